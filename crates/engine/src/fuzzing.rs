@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn state_whose_sizes_add_up_to_nothing_in_64_bits_is_refused() {
+    fn state_file_with_sizes_that_overflow_64_bits_is_refused() {
         let none = blake3::hash(b"").to_hex().to_string();
         let petabyte = json!({ "shape": [1 << 16, 1 << 16, 1 << 16], "dtype": "float32" });
         let layer = json!({ "arrays": [petabyte, petabyte] });

@@ -5,7 +5,7 @@ pub(crate) mod checkpoint;
 #[path = "../tests/it/support/constraints.rs"]
 mod constraints;
 mod real_configs;
-mod rounds;
+mod ticks;
 
 use std::{
     cell::Cell,
@@ -173,7 +173,7 @@ fn submit(engine: &Engine, request: Request) -> (RequestHandle, Receiver<Event>)
 }
 
 /// All events of a request without its cache report, as text: bit-exact for floats.
-fn told((_handle, events): (RequestHandle, Receiver<Event>)) -> Vec<String> {
+fn event_texts((_handle, events): (RequestHandle, Receiver<Event>)) -> Vec<String> {
     let without_cache = |event| match event {
         Event::Finished { reason, usage } => {
             let usage = Usage { cached_tokens: 0, cache: CacheReport::default(), ..usage };
@@ -185,33 +185,33 @@ fn told((_handle, events): (RequestHandle, Receiver<Event>)) -> Vec<String> {
 }
 
 #[test]
-fn a_poisoned_request_fails_alone() {
+fn poisoned_request_fails_alone() {
     let engine = engine(None);
-    let alone: Vec<_> = (0..4).map(|i| told(submit(&engine, request(i)))).collect();
+    let alone: Vec<_> = (0..4).map(|i| event_texts(submit(&engine, request(i)))).collect();
     let mut poisoned = request(2);
     poisoned.prompt[40] = POISON;
     let running: Vec<_> = [request(0), request(1), poisoned.clone(), request(3)]
         .into_iter()
         .map(|r| submit(&engine, r))
         .collect();
-    let together: Vec<_> = running.into_iter().map(told).collect();
+    let together: Vec<_> = running.into_iter().map(event_texts).collect();
     for i in [0, 1, 3] {
-        assert_eq!(together[i], alone[i], "request {i} does not notice");
+        assert_eq!(together[i], alone[i], "request {i} is not affected");
     }
     let last = together[2].last().expect("an end");
     assert!(last.contains("Failed") && last.contains("poison"), "{last}");
-    assert_eq!(told(submit(&engine, request(2))), alone[2], "and the engine goes on");
+    assert_eq!(event_texts(submit(&engine, request(2))), alone[2], "the engine continues");
 }
 
 #[test]
-fn a_step_that_panics_while_it_is_built_costs_nobody_anything() {
+fn step_that_panics_while_it_is_built_changes_no_answer() {
     let good = engine(None);
-    let alone: Vec<_> = (0..3).map(|i| told(submit(&good, request(i)))).collect();
+    let alone: Vec<_> = (0..3).map(|i| event_texts(submit(&good, request(i)))).collect();
     for panics_at in [0, 1, 3, 5, 9, 20] {
         let engine = engine(Some(panics_at));
-        // Step 0 may hold one request alone, which is then rightly to blame and may fail.
+        // Step 0 may have only one request; the panic then fails that request.
         let running: Vec<_> = (0..3).map(|i| submit(&engine, request(i))).collect();
-        let together: Vec<_> = running.into_iter().map(told).collect();
+        let together: Vec<_> = running.into_iter().map(event_texts).collect();
         for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {
             let failed = together.last().is_some_and(|e| e.contains("panics on purpose"));
             assert!(together == alone || (failed && panics_at == 0), "request {i}, step {panics_at}");
@@ -220,7 +220,7 @@ fn a_step_that_panics_while_it_is_built_costs_nobody_anything() {
 }
 
 #[test]
-fn a_request_alone_in_a_failing_step_is_told_why() {
+fn request_alone_in_a_failing_step_reports_the_error() {
     let engine = engine(Some(4));
     let (_handle, events) = submit(&engine, request(0));
     match events.into_iter().last() {
@@ -232,7 +232,7 @@ fn a_request_alone_in_a_failing_step_is_told_why() {
 }
 
 #[test]
-fn logits_that_are_not_numbers_fail_the_request() {
+fn non_finite_logits_fail_their_request_alone() {
     let engine = engine(None);
     let mut broken = request(0);
     broken.sampling.logit_bias.clear();
@@ -240,28 +240,28 @@ fn logits_that_are_not_numbers_fail_the_request() {
     let good = submit(&engine, request(1));
     let (_handle, events) = submit(&engine, broken);
     assert!(matches!(events.into_iter().last(), Some(Event::Failed(RequestError::NotFinite))));
-    assert!(told(good).last().expect("an end").contains("Length"));
+    assert!(event_texts(good).last().expect("an end").contains("Length"));
 }
 
 #[test]
-fn a_failing_request_leaves_the_cache_as_good_as_it_was() {
+fn failing_request_leaves_stored_prefixes_usable() {
     let engine = engine(None);
     let plain = |prompt: Vec<u32>| Request { ignore_eos: true, ..Request::new(prompt, 8) };
     let head: Vec<u32> = (0..200).map(|t| 20 + t % 290).collect();
     let with = |last: u32| plain([&head[..], &[last; 40]].concat());
-    let alone = told(submit(&engine, with(30)));
+    let alone = event_texts(submit(&engine, with(30)));
     let stored = engine.cache_stats().expect("runs").stored_tokens;
     // It resumes after the head, fails, and fails again without the cache.
-    let last = told(submit(&engine, with(POISON))).pop().expect("an end");
+    let last = event_texts(submit(&engine, with(POISON))).pop().expect("an end");
     assert!(last.contains("Failed") && last.contains("poison"), "{last}");
     assert!(engine.cache_stats().expect("runs").stored_tokens >= stored, "no other sequence lost anything");
     let running: Vec<_> = [30, POISON, 30].map(|token| submit(&engine, with(token))).into_iter().collect();
-    let together: Vec<_> = running.into_iter().map(told).collect();
+    let together: Vec<_> = running.into_iter().map(event_texts).collect();
     assert_eq!((&together[0], &together[2]), (&alone, &alone));
 }
 
 #[test]
-fn steps_that_panic_cost_nothing_while_others_wait_and_resume() {
+fn steps_that_panic_change_no_answer_while_others_wait_and_resume() {
     let head: Vec<u32> = (0..150).map(|t| 20 + t % 290).collect();
     let with = |i: u32| {
         let sampling = Sampling { temperature: 1.0, seed: i as u64, ..Sampling::default() };
@@ -276,27 +276,27 @@ fn steps_that_panic_cost_nothing_while_others_wait_and_resume() {
         }
     };
     let good = engine(None);
-    let alone: Vec<_> = (0..4).map(|i| told(submit(&good, with(i)))).collect();
+    let alone: Vec<_> = (0..4).map(|i| event_texts(submit(&good, with(i)))).collect();
     for panics_at in [2, 5, 9, 10, 11, 12, 14, 18] {
         let engine = engine(Some(panics_at));
         let running: Vec<_> = (0..4).map(|i| submit(&engine, with(i))).collect();
-        let together: Vec<_> = running.into_iter().map(told).collect();
+        let together: Vec<_> = running.into_iter().map(event_texts).collect();
         for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {
-            // While the others wait, the first is alone in its steps, and to blame.
+            // While the others wait, steps have only the first request; a panic then fails that request.
             let failed = together.last().is_some_and(|e| e.contains("panics on purpose"));
             assert!(together == alone || (failed && i == 0), "request {i}, step {panics_at}");
         }
         assert_eq!(engine.cache_stats().expect("runs").failures, 0);
-        assert_eq!(told(submit(&engine, with(3))), alone[3], "after step {panics_at}");
+        assert_eq!(event_texts(submit(&engine, with(3))), alone[3], "after step {panics_at}");
     }
 }
 
 #[test]
-fn state_that_is_not_numbers_is_never_stored() {
+fn non_finite_state_is_never_stored() {
     let engine = engine(None);
     let mut broken = request(0);
     (broken.prompt, broken.logits) = (vec![NAN_TOKEN; 40], false);
-    assert!(told(submit(&engine, broken)).last().expect("an end").contains("NotFinite"));
+    assert!(event_texts(submit(&engine, broken)).last().expect("an end").contains("NotFinite"));
     assert_eq!(engine.cache_stats().expect("runs").stored_tokens, 0);
 }
 
@@ -311,7 +311,7 @@ fn feed(model: &dyn Model, tokens: &[u32], ahead: usize, past: usize, caches: &m
 }
 
 #[test]
-fn a_rewound_cache_is_as_if_nothing_had_happened() {
+fn rewound_cache_equals_one_without_the_removed_tokens() {
     let model = load();
     let prompt: Vec<u32> = (0..30).map(|t| 20 + t * 9).collect();
     let mut caches = model.make_caches();
@@ -330,7 +330,7 @@ fn a_rewound_cache_is_as_if_nothing_had_happened() {
 }
 
 #[test]
-fn activations_keep_their_type_in_half_precision_in_every_family() {
+fn half_precision_activations_keep_their_type_in_every_family() {
     let mut names: Vec<_> = std::fs::read_dir(checkpoint::recorded()).expect("goldens").collect();
     names.sort_by_key(|entry| entry.as_ref().map(std::fs::DirEntry::file_name).ok());
     assert!(names.len() >= 80, "the goldens are there");

@@ -50,10 +50,10 @@ fn memory_of_stored_state_equals_counted_bytes() {
             );
             most = most.max(counted);
         }
-        assert!(most > budget / 3, "{golden}: {most} bytes are enough to tell");
+        assert!(most > budget / 3, "{golden}: {most} bytes are too few for this test");
         engine.clear_cache().expect("runs");
         engine.cache_stats().expect("runs");
         let left = mlx::active_memory().saturating_sub(before);
-        assert!(left <= 200_000, "{golden}: {left} bytes are left behind");
+        assert!(left <= 200_000, "{golden}: {left} bytes were not freed");
     }
 }

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn state_is_rounded_up_as_buffers_are() {
+    fn state_of_any_length_is_rounded_up_as_buffers_are() {
         let memory = memory(0);
         assert_eq!(memory.state(0), 100 + 4 * 256);
         assert_eq!(memory.state(1000), 100 + 4 * 1536);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_the_most_that_fits() {
+    fn most_tokens_under_a_limit_is_the_longest_sequence_that_fits() {
         let context = 5000;
         for limit in [0, 1500, 2623, 2624, 5000, 9000, 100_000] {
             let memory = memory(limit);

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_counts_in_every_bucket_that_holds_it() {
+    fn histogram_counts_a_time_in_every_bucket_that_reaches_it() {
         let histogram = Histogram::new(&[0.1, 0.5, 1.0]);
         for ms in [0, 100, 101, 500, 900, 4000] {
             histogram.record(Duration::from_millis(ms));

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn speculation_as_written() {
+    fn speculate_parses_what_it_displays() {
         let fixed = |drafter: &str, depth| Speculate::Fixed { drafter: drafter.into(), depth };
         let check = |text: &str, expected: Speculate| {
             assert_eq!((text.parse(), expected.to_string()), (Ok(expected.clone()), text.to_string()));

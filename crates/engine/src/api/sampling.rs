@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_end_where_they_say() {
+    fn sampling_range_accepts_its_ends_and_nothing_beyond() {
         let check = |range: SamplingRange, inside: &[f64], outside: &[f64]| {
             inside
                 .iter()
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_float32_values_are_as_short_as_the_values() {
+    fn range_error_of_a_float32_shows_its_shortest_decimal() {
         let message = check(&Sampling { min_p: -0.3, ..Sampling::default() }).expect_err("out of range");
         assert_eq!(message.to_string(), "min_p is -0.3; it must be between 0 and 1");
     }

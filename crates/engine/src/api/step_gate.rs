@@ -253,11 +253,11 @@ mod tests {
         state.end(1, Normal, Duration::from_millis(3), time);
         state.wait(1, Normal, time);
         state.wait(0, Normal, time);
-        assert_eq!(state.first(time), Some(First::Waiting(0)), "engine 1 is not owed a hundred turns");
+        assert_eq!(state.first(time), Some(First::Waiting(0)), "engine 1 has saved up no turns");
     }
 
     #[test]
-    fn only_one_engine_at_a_time_has_the_turn() {
+    fn turn_is_held_by_one_engine_at_a_time() {
         let (gate, inside) = (Arc::<StepGate>::default(), AtomicUsize::new(0));
         thread::scope(|scope| {
             for priority in [Interactive, Normal, Background, Background] {

@@ -7,11 +7,11 @@ use crate::api::Priority;
 
 /// Requests that wait to be admitted.
 ///
-/// When all classes wait, 21 turns are 16 interactive, 4 normal and 1 background ones. Between two
-/// turns of a class that waits, each other one has at most one turn more than the ratio of their
-/// weights, so none starves. Within a class, requests of one group stand in one line; lines take
-/// turns, in the order in which they formed, so that a hundred requests of one client delay another
-/// client's first request by one turn.
+/// When all classes wait, 16 of 21 turns are interactive, 4 normal and 1 background. Between two
+/// turns of a waiting class, each other class has at most one turn more than the ratio of their
+/// weights, so none starves. Within a class, the requests of each group form a line, and lines take
+/// turns round-robin: a hundred requests of one client delay another client's first request by one
+/// turn.
 ///
 /// Start-time fair queueing (Goyal, Vin, Cheng 1996) with every request of the same length.
 pub(crate) struct Queue<T> {
@@ -50,7 +50,7 @@ impl<T> Queue<T> {
         // The first of equals, which is the more urgent.
         let turn = Priority::ALL.into_iter().filter(waits).min_by_key(|p| self.classes[*p as usize].next)?;
         let class = &mut self.classes[turn as usize];
-        // A class that was held up has an earlier turn; time does not run back.
+        // A class that `may` excluded for a while has an earlier turn; virtual time never decreases.
         self.now = self.now.max(class.next);
         class.next += turn.stride() as u64;
         let (group, mut line) = class.lines.pop_front()?;
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_take_turns() {
+    fn groups_of_one_class_are_popped_in_rotation() {
         let mut queue = Queue::new();
         for name in ["a1", "a2", "a3"] {
             queue.push(Normal, 1, name);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_take_turns_by_weight() {
+    fn waiting_classes_are_popped_by_weight() {
         let mut queue = Queue::new();
         for i in 0..60 {
             Priority::ALL.into_iter().for_each(|class| queue.push(class, i, class));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_was_absent_has_saved_nothing_up() {
+    fn absent_class_saves_up_no_turns() {
         let mut queue = Queue::new();
         (0..1000).for_each(|i| queue.push(Background, i, Background));
         (0..500).for_each(|_| _ = queue.pop(|_| true));
@@ -139,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_class_that_waits_is_passed_over_more_often_than_its_weight_allows(events in events()) {
+        fn waiting_class_is_passed_over_no_more_than_its_weight_allows(events in events()) {
             let mut queue = Queue::new();
             let (mut waiting, mut passed) = ([0usize; 3], [[0usize; 3]; 3]);
             for event in events {
@@ -168,7 +168,7 @@ mod tests {
         }
 
         #[test]
-        fn groups_of_a_class_are_served_alike(lengths in prop::collection::vec(1usize..20, 1..6)) {
+        fn groups_of_any_length_are_served_equally(lengths in prop::collection::vec(1usize..20, 1..6)) {
             let mut queue = Queue::new();
             for (group, length) in lengths.iter().enumerate() {
                 (0..*length).for_each(|_| queue.push(Normal, group as u64, group));

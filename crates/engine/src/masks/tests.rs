@@ -54,7 +54,7 @@ fn all_but(used: &[u32]) -> TokenSet {
 }
 
 #[test]
-fn sets_follow_tokens_and_drafts() {
+fn sets_after_tokens_and_drafts_are_those_of_the_constraint() {
     for threads in [0, 1, 3] {
         let mut masks = masks(Duration::ZERO, 99, threads);
         masks.follow(&[]);
@@ -63,7 +63,7 @@ fn sets_follow_tokens_and_drafts() {
         assert_eq!(masks.draft(&[1, 2, 1, 5]), 2, "the third is used");
         let expected = [all_but(&[3]), all_but(&[3, 1]), all_but(&[3, 1, 2])];
         assert_eq!(masks.get().sets, expected);
-        assert_eq!(masks.get().sets, expected, "as often as they are asked for");
+        assert_eq!(masks.get().sets, expected, "a second call gives the same sets");
         // One drafted token was right.
         masks.follow(&[3, 1, 4]);
         assert_eq!(masks.get().sets, [all_but(&[3, 1, 4])]);
@@ -74,7 +74,7 @@ fn sets_follow_tokens_and_drafts() {
 }
 
 #[test]
-fn error_in_a_draft_ends_with_the_draft() {
+fn error_in_a_draft_is_dropped_with_the_draft() {
     let mut masks = masks(Duration::ZERO, 2, 1);
     masks.follow(&[]);
     assert_eq!(masks.draft(&[1, 2, 3]), 3);
@@ -98,7 +98,7 @@ fn token_that_was_not_allowed_is_an_error() {
 }
 
 #[test]
-fn slow_sets_are_late_until_they_are_there() {
+fn sequence_with_slow_sets_is_late_until_they_are_computed() {
     let mut masks = masks(SLOW * 20, 99, 1);
     masks.follow(&[]);
     masks.order();

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_type_may_have_its_older_name_or_both() {
+    fn rope_type_under_its_older_name_or_both_is_read() {
         let check = |names: Value| {
             let mut scaling = json!({ "factor": 4.0 });
             scaling.as_object_mut().expect("an object").extend(names.as_object().expect("an object").clone());

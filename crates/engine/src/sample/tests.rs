@@ -81,13 +81,13 @@ fn only(kept: &[usize], probabilities: Vec<f64>) -> Vec<f64> {
 }
 
 #[test]
-fn draws_follow_the_softmax() {
+fn draws_without_filters_follow_the_softmax() {
     check_frequencies(&sampled(1.0), &LOGITS, &softmax(&LOGITS, 1.0));
     check_frequencies(&sampled(0.7), &LOGITS, &softmax(&LOGITS, 0.7));
 }
 
 #[test]
-fn filters_keep_what_they_promise() {
+fn filtered_draws_follow_the_softmax_of_the_kept_tokens() {
     let p = || softmax(&LOGITS, 1.0);
     check_frequencies(&Sampling { top_k: 2, ..sampled(1.0) }, &LOGITS, &only(&[0, 2], p()));
     // 0.55 + 0.20 reaches 0.7; the third is not needed.
@@ -99,7 +99,7 @@ fn filters_keep_what_they_promise() {
 }
 
 #[test]
-fn the_same_seed_and_position_give_the_same_token() {
+fn draws_with_one_seed_repeat_and_with_another_differ() {
     assert_eq!(draws(&sampled(1.0), &LOGITS, 50), draws(&sampled(1.0), &LOGITS, 50));
     assert_ne!(draws(&sampled(1.0), &LOGITS, 50), draws(&Sampling { seed: 8, ..sampled(1.0) }, &LOGITS, 50));
     let big = Sampling { seed: 7 | 1 << 63, ..sampled(1.0) };
@@ -107,19 +107,19 @@ fn the_same_seed_and_position_give_the_same_token() {
 }
 
 #[test]
-fn greedy_takes_the_likeliest_and_the_first_of_equals() {
+fn greedy_sampling_takes_the_first_of_the_likeliest() {
     assert_eq!(draws(&Sampling::default(), &[0.0, 3.0, 3.0, 1.0], 2), [1, 1]);
 }
 
 #[test]
-fn a_tiny_temperature_is_greedy() {
+fn tiny_temperature_samples_greedily() {
     for temperature in [1e-5, 1e-30, 1e-38, f32::MIN_POSITIVE, 1e-45] {
         assert_eq!(draws(&sampled(temperature), &LOGITS, 3), [2, 2, 2], "{temperature}");
     }
 }
 
 #[test]
-fn penalties_and_bias_move_logits() {
+fn penalties_and_bias_change_the_chosen_tokens() {
     let frequency = Sampling { frequency_penalty: 1.0, ..Sampling::default() };
     assert_eq!(draws(&frequency, &[2.5, 2.0, 1.8], 5), [0, 1, 2, 0, 1]);
     let presence = Sampling { presence_penalty: 1.0, ..Sampling::default() };
@@ -132,7 +132,7 @@ fn penalties_and_bias_move_logits() {
 
 /// Tokens may be read back one step late, as the engine does, or at once.
 #[test]
-fn penalised_tokens_are_the_same_when_read_back_late_and_on_both_back_ends() {
+fn penalised_tokens_read_back_late_are_the_same_on_both_back_ends() {
     let logits: Vec<f32> = (0..40).map(|i| (i * 37 % 19) as f32 / 6.0).collect();
     let logits = Array::from_slice(&logits, &[40]);
     for sampling in [
@@ -161,7 +161,7 @@ fn penalised_tokens_are_the_same_when_read_back_late_and_on_both_back_ends() {
 }
 
 #[test]
-fn the_past_given_at_the_start_counts_like_the_past_sampled() {
+fn history_given_at_the_start_counts_like_sampled_tokens() {
     let sampling = Sampling { frequency_penalty: 0.6, repetition_penalty: 1.3, ..sampled(1.0) };
     let logits = Array::from_slice(&LOGITS, &[5]);
     let token = |sampler: &mut Sampler, i| read_one(&by_kernel(sampler, &logits, i)).expect("a token");
@@ -174,7 +174,7 @@ fn the_past_given_at_the_start_counts_like_the_past_sampled() {
 
 /// With any draft, the tokens are those of one at a time.
 #[test]
-fn a_draft_sees_the_past_that_plain_sampling_sees() {
+fn draws_of_a_draft_equal_those_of_plain_sampling() {
     let penalised = Sampling { frequency_penalty: 0.6, repetition_penalty: 1.3, ..sampled(1.0) };
     let logits: Vec<f32> = (0..12 * 5).map(|i| (i * 37 % 19) as f32 / 6.0).collect();
     let logits = Array::from_slice(&logits, &[12, 5]);
@@ -203,7 +203,7 @@ fn a_draft_sees_the_past_that_plain_sampling_sees() {
 }
 
 #[test]
-fn only_what_is_allowed_is_chosen() {
+fn draws_with_a_mask_choose_allowed_tokens_only() {
     let allowed = TokenSet::of(5, [0, 3]);
     for sampling in
         [Sampling::default(), sampled(1.0), Sampling { top_p: 0.5, presence_penalty: 0.1, ..sampled(0.7) }]
@@ -224,7 +224,7 @@ fn penalised(sampling: Sampling) -> Sampling {
 }
 
 #[test]
-fn penalised_requests_draw_from_the_noise_of_others() {
+fn penalised_draws_use_the_noise_of_plain_ones() {
     let logits: Vec<f32> = (0..300).map(|i| (i * 37 % 100) as f32 / 25.0).collect();
     for sampling in [
         sampled(1.0),
@@ -238,7 +238,7 @@ fn penalised_requests_draw_from_the_noise_of_others() {
 }
 
 #[test]
-fn a_request_without_a_candidate_has_no_token_and_an_id_of_the_vocabulary() {
+fn draw_without_a_candidate_is_an_error_with_an_id_of_the_vocabulary() {
     let check = |sampling: &Sampling, logits: &[f32], allowed: &[u32], expected: Result<u32, SampleError>| {
         let array = Array::from_slice(logits, &[1, logits.len() as i32]);
         let set = TokenSet::of(logits.len(), allowed.iter().copied());

@@ -130,14 +130,14 @@ impl Bench {
     }
 
     /// One tick of the engine loop.
-    pub(super) fn turn(&mut self) {
+    pub(super) fn tick(&mut self) {
         assert!(self.engine_loop.tick(&self.messages, &self.heartbeat));
     }
 
     /// Runs until nothing is left to do, and calls `look` after each step.
     pub(super) fn run(&mut self, mut look: impl FnMut(&mut EngineLoop)) {
         loop {
-            self.turn();
+            self.tick();
             look(&mut self.engine_loop);
             self.engine_loop.store_finished();
             if self.engine_loop.running.is_empty() && self.engine_loop.launched.is_none() {

@@ -69,7 +69,7 @@ impl Rig {
         submit(&self.engine, request)
     }
 
-    fn round(&mut self) {
+    fn tick(&mut self) {
         assert!(self.engine_loop.tick(&self.messages, &self.heartbeat));
     }
 
@@ -79,7 +79,7 @@ impl Rig {
             || !self.engine_loop.deferred.is_empty()
             || self.engine_loop.launched.is_some()
         {
-            self.round();
+            self.tick();
         }
     }
 
@@ -117,38 +117,38 @@ fn has_ended((_, events): &Running) -> bool {
 }
 
 #[test]
-fn interactive_request_after_a_held_background_one_is_admitted_at_once() {
+fn interactive_request_after_a_deferred_background_one_is_admitted_at_once() {
     // The state of each is rounded up to 512 tokens.
     let mut rig = Rig::plain(room_for(1200));
     let _first = rig.submit(plain(10, 60, Priority::Background));
-    rig.round();
-    let _held = rig.submit(plain(300, 200, Priority::Background));
-    rig.round();
+    rig.tick();
+    let deferred = rig.submit(plain(300, 200, Priority::Background));
+    rig.tick();
     assert!(rig.runs(10) && !rig.runs(300), "there is no room for it");
     let urgent = rig.submit(plain(20, 3, Priority::Interactive));
-    rig.round();
+    rig.tick();
     assert!(rig.runs(20), "which fits");
     rig.finish();
-    assert!(has_ended(&urgent) && has_ended(&_held));
+    assert!(has_ended(&urgent) && has_ended(&deferred));
 }
 
 #[test]
-fn held_request_is_not_overtaken_for_ever() {
+fn deferred_request_is_not_overtaken_forever() {
     let mut rig = Rig::plain(room_for(1100));
     let first = rig.submit(plain(20, 4, Priority::Interactive));
-    rig.round();
-    // It takes all there is.
-    let held = rig.submit(plain(300, 200, Priority::Background));
+    rig.tick();
+    // It needs all of the memory.
+    let deferred = rig.submit(plain(300, 200, Priority::Background));
     let mut urgent = vec![first];
     for i in 0..200 {
         if i % 2 == 0 {
             urgent.push(rig.submit(plain(20, 4, Priority::Interactive)));
         }
-        rig.round();
+        rig.tick();
         if rig.runs(300) {
             assert!(urgent.len() > 5, "some have overtaken it");
             rig.finish();
-            assert!(has_ended(&held) && urgent.iter().all(has_ended));
+            assert!(has_ended(&deferred) && urgent.iter().all(has_ended));
             return;
         }
     }
@@ -165,33 +165,33 @@ fn requests_that_may_take_the_whole_context_run_together_and_outgrow_the_limit()
     };
     let mut free = Rig::plain(Memory::default());
     let running = requests().map(|request| free.submit(request));
-    free.round();
+    free.tick();
     free.finish();
     let expected = running.each_ref().map(tokens);
 
     // Room for one whole context and its growing buffers, or for the starts of three.
     let mut rig = Rig::plain(room_for(2400));
     let running = requests().map(|request| rig.submit(request));
-    rig.round();
+    rig.tick();
     assert_eq!(rig.engine_loop.running.len(), 3);
     rig.finish();
-    assert!(rig.engine_loop.options.metrics.preemptions.get() > 0, "they had to make room");
+    assert!(rig.engine_loop.options.metrics.preemptions.get() > 0, "some were preempted");
     for (running, expected) in running.iter().zip(&expected) {
         assert_eq!(&tokens(running), expected, "answers do not change");
     }
-    assert_eq!(rig.engine_loop.options.metrics.account.promised(), 0, "and all is given back");
+    assert_eq!(rig.engine_loop.options.metrics.account.promised(), 0, "all memory is freed");
 }
 
 #[test]
-fn background_sequence_makes_room_for_an_interactive_one_that_grows() {
+fn background_sequence_is_preempted_for_an_interactive_one_that_grows() {
     let mut rig = Rig::plain(room_for(1600));
     let urgent = rig.submit(plain(30, 900, Priority::Interactive));
     let background = rig.submit(plain(40, 900, Priority::Background));
-    rig.round();
+    rig.tick();
     assert_eq!(rig.engine_loop.running.len(), 2);
     while rig.engine_loop.options.metrics.preemptions.get() == 0 {
-        assert!(!has_ended(&urgent), "it has outgrown what there is");
-        rig.round();
+        assert!(!has_ended(&urgent), "it needs more memory than is free");
+        rig.tick();
     }
     assert!(rig.runs(30) && !rig.runs(40));
     rig.finish();
@@ -204,7 +204,7 @@ fn request_that_shares_an_answer_being_drafted_does_not_wait_for_its_end() {
     let options = Options { speculate: Speculate::Off, ..Options::default() };
     let mut rig = Rig::new("qwen3-a", options.clone(), Memory::default(), vec![]);
     let running = rig.submit(request.clone());
-    rig.round();
+    rig.tick();
     rig.finish();
     let answer = tokens(&running);
     assert_eq!(answer.len(), length);
@@ -220,7 +220,7 @@ fn request_that_shares_an_answer_being_drafted_does_not_wait_for_its_end() {
     let mut rig = Rig::new("qwen3-a", options, Memory::default(), vec![Box::new(ScriptedDrafter(script))]);
     let first = rig.submit(request.clone());
     while rig.engine_loop.running.first().is_none_or(|s| s.generated() < 60) {
-        rig.round();
+        rig.tick();
     }
     let second = Request {
         prompt: [&request.prompt[..], &answer[..50], &[30, 31]].concat(),
@@ -228,7 +228,7 @@ fn request_that_shares_an_answer_being_drafted_does_not_wait_for_its_end() {
     };
     let second = rig.submit(second);
     for _ in 0..12 {
-        rig.round();
+        rig.tick();
     }
     assert!(!has_ended(&first) && has_ended(&second));
 }
@@ -291,13 +291,13 @@ fn drafter_state_is_dropped_however_a_sequence_ends() {
         [("finished", with(30)), ("not a number", with(NAN_TOKEN)), ("failed", with(POISON)), ("late", late)];
     for (what, request) in cases {
         let _running = rig.submit(request);
-        rig.round();
+        rig.tick();
         thread::sleep(Duration::from_millis(2));
         rig.finish();
         assert_eq!(drafter.0.get(), 0, "{what}");
     }
     let (handle, _events) = rig.submit(with(31));
-    (0..5).for_each(|_| rig.round());
+    (0..5).for_each(|_| rig.tick());
     assert_eq!(drafter.0.get(), 1, "it has observed something");
     handle.cancel();
     rig.finish();
@@ -309,15 +309,15 @@ fn drafter_state_is_dropped_however_a_sequence_ends() {
 fn panicking(point: &'static str, after: usize, times: usize) -> (Vec<Vec<String>>, Vec<String>) {
     let engine = engine_with(None, move || fault::panic_at(point, after, times));
     let running: Vec<_> = (0..3).map(|i| submit(&engine, request(i))).collect();
-    let told_all = running.into_iter().map(told).collect();
-    (told_all, told(submit(&engine, request(3))))
+    let ends = running.into_iter().map(event_texts).collect();
+    (ends, event_texts(submit(&engine, request(3))))
 }
 
 #[test]
-fn panics_anywhere_in_a_round_cost_at_most_the_guilty_request() {
+fn panics_anywhere_in_a_tick_fail_no_more_requests_than_panics() {
     let good = engine(None);
-    let alone: Vec<_> = (0..4).map(|i| told(submit(&good, request(i)))).collect();
-    // How often it panics, and how many requests that may cost.
+    let alone: Vec<_> = (0..4).map(|i| event_texts(submit(&good, request(i)))).collect();
+    // Number of panics, and of requests that may fail.
     let points = [
         ("receive", 1, 0),
         ("admit", 1, 1),
@@ -332,32 +332,32 @@ fn panics_anywhere_in_a_round_cost_at_most_the_guilty_request() {
     ];
     for (point, times, cost) in points {
         for after in [0, 2] {
-            let (told, last) = panicking(point, after, times);
-            let failed: Vec<usize> = (0..3).filter(|&i| told[i] != alone[i]).collect();
+            let (got, last) = panicking(point, after, times);
+            let failed: Vec<usize> = (0..3).filter(|&i| got[i] != alone[i]).collect();
             assert!(failed.len() <= cost, "{point} {after}: {failed:?} failed");
             for i in failed {
-                let end = told[i].last().expect("an end");
+                let end = got[i].last().expect("an end");
                 assert!(end.contains("Failed") && end.contains("on purpose"), "{point} {after}: {end}");
             }
-            assert_eq!(last, alone[3], "{point} {after}: the engine goes on");
+            assert_eq!(last, alone[3], "{point} {after}: the engine continues");
         }
     }
 }
 
 #[test]
-fn panic_while_sequences_restart_costs_one_of_them() {
+fn panic_while_sequences_restart_fails_one_of_them() {
     let options = || Options { speculate: Speculate::Off, ..Options::default() };
     let requests = || (0..3).map(|i| plain(20 + 11 * i, 12, Priority::Normal));
     let mut good = Rig::new("qwen3_5-hub", options(), Memory::default(), vec![]);
     let running: Vec<_> = requests().map(|request| good.submit(request)).collect();
-    good.round();
+    good.tick();
     good.finish();
     let expected: Vec<_> = running.iter().map(tokens).collect();
 
     let mut rig = Rig::faulty("qwen3_5-hub", options(), Memory::default(), vec![], Some(3));
     fault::panic_at("restart", 1, 1);
     let running: Vec<_> = requests().map(|request| rig.submit(request)).collect();
-    rig.round();
+    rig.tick();
     rig.finish();
     let ends: Vec<Vec<Event>> = running.iter().map(|(_, events)| events.try_iter().collect()).collect();
     let failed = |events: &Vec<Event>| matches!(events.last(), Some(Event::Failed(RequestError::Step(_))));
@@ -369,22 +369,25 @@ fn panic_while_sequences_restart_costs_one_of_them() {
 }
 
 #[test]
-fn rounds_that_never_succeed_fail_what_waits_and_the_thread_lives() {
+fn ticks_that_never_succeed_fail_all_requests_and_the_thread_lives() {
     let engine = engine_with(None, || fault::panic_at("tick", 0, 30));
     let running: Vec<_> = (0..3).map(|i| submit(&engine, request(i))).collect();
-    for (i, told) in running.into_iter().map(told).enumerate() {
-        assert!(told.last().expect("an end").contains("on purpose"), "request {i}");
+    for (i, events) in running.into_iter().map(event_texts).enumerate() {
+        assert!(events.last().expect("an end").contains("on purpose"), "request {i}");
     }
     assert!(!matches!(engine.health(), Health::Ended));
 }
 
 #[test]
-fn health_tells_of_a_thread_that_has_ended() {
+fn health_of_an_engine_that_was_stopped_is_ended() {
     let engine = engine(None);
-    assert!(told(submit(&engine, request(0))).last().expect("an end").contains("Finished"));
+    assert!(event_texts(submit(&engine, request(0))).last().expect("an end").contains("Finished"));
     assert!(matches!(engine.health(), Health::Idle(_) | Health::Working(_)));
     engine.stop();
     assert_eq!(engine.health(), Health::Ended);
     let gone = engine.submit(request(0), |event| panic!("{event:?}"));
-    assert!(matches!(gone, Err(RequestError::EngineStopped)), "who is refused hears of it once");
+    assert!(
+        matches!(gone, Err(RequestError::EngineStopped)),
+        "a refused request gets one error and no event"
+    );
 }

@@ -20,7 +20,7 @@ fn numbers_in(item: &str) -> Vec<String> {
 }
 
 #[test]
-fn patterns_expand() {
+fn pattern_with_ranges_and_lists_expands_into_names() {
     let check = |pattern: &str, names: &[&str]| assert_eq!(expand(pattern), names, "{pattern}");
     check("model.norm.weight", &["model.norm.weight"]);
     check("{9-11}.a", &["9.a", "10.a", "11.a"]);

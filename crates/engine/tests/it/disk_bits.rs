@@ -149,7 +149,7 @@ fn compressed_files_are_smaller_and_answers_close() {
 
 /// Neither side finds what the other wrote, not even if its files are put in place.
 #[test]
-fn formats_do_not_mix() {
+fn state_files_of_another_format_are_not_used() {
     for golden in ["qwen3-a", "qwen3_5-text-sharded"] {
         let formats = [None, Some(CacheBits::Eight), Some(CacheBits::Four)];
         for (written, read) in formats.iter().flat_map(|written| formats.map(|read| (*written, read))) {

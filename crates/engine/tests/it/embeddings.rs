@@ -75,7 +75,7 @@ fn prompt(length: u32, seed: u32) -> Vec<u32> {
 }
 
 #[test]
-fn mean_is_that_of_the_states_after_every_token() {
+fn mean_pooling_is_the_mean_of_the_states_after_every_token() {
     for name in FAMILIES {
         let engine = load(name, Options { prefix_cache_bytes: 0, ..Options::default() });
         let prompt = prompt(23, 1);

@@ -255,7 +255,7 @@ fn agents_reuse_99_percent_of_reusable_tokens() {
     for golden in MODELS {
         let Oracle { reused, reusable, prompt, .. } = trace(golden);
         println!("{golden}: {reused} of {reusable} tokens reused, {prompt} sent");
-        assert!(reusable > prompt * 8 / 10, "the trace is worth a cache");
+        assert!(reusable > prompt * 8 / 10, "most of the trace is reusable");
         assert!(reused * 100 >= reusable * 99, "{golden}: {reused} of {reusable} tokens reused");
     }
 }

@@ -109,7 +109,7 @@ fn other_requests_continue_while_long_prefix_is_restored() {
 /// The longest stall of another request, by source of the prefix.
 #[test]
 #[ignore = "measures time"]
-fn longest_stall_beside_a_long_prefix() {
+fn stall_beside_a_long_prefix_is_measured() {
     let (model, disk) = (wide(), tempfile::tempdir().expect("a folder"));
     let prompt = Random(1).tokens(4000);
     let cold = load(model.path(), disk.path());

@@ -153,7 +153,7 @@ fn requests_that_arrive_together_do_not_wait_for_state_that_will_not_fit() {
 /// Seconds per schedule and budget.
 #[test]
 #[ignore = "measures time"]
-fn small_budget_time_beside_no_cache() {
+fn schedule_time_with_a_small_budget_is_measured() {
     for (golden, length) in [("qwen3-a", 1500), ("merlin", 3000)] {
         for budget in [0, 100_000, 1_000_000, 4_000_000, 1 << 30] {
             let metrics: Arc<Metrics> = Arc::default();

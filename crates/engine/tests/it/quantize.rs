@@ -329,7 +329,7 @@ fn quantize_to_existing_path_fails() {
     check_refused(source.path(), &link, "exists already");
     let empty = source.path().join("empty");
     fs::create_dir(&empty).expect("made");
-    quantize(source.path(), &empty, affine(4, 32)).expect("an empty folder will do");
+    quantize(source.path(), &empty, affine(4, 32)).expect("an empty folder is accepted");
 }
 
 #[test]
@@ -405,7 +405,7 @@ fn check_in_the_way(prepare: impl FnOnce(&Path, &Path)) {
     prepare(&partial, elsewhere.path());
     let before = [contents(place.path()), contents(elsewhere.path())];
     check_refused(source.path(), &place.path().join("out"), "out.partial is in the way; move it elsewhere");
-    assert!(fs::symlink_metadata(&partial).is_ok(), "it is there still");
+    assert!(fs::symlink_metadata(&partial).is_ok(), "the file in the way is kept");
     assert_eq!([contents(place.path()), contents(elsewhere.path())], before);
 }
 

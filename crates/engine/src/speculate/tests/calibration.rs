@@ -31,7 +31,7 @@ fn first_auto_request_starts_measurements_between_steps() {
     let mut bench = Bench::new(GOLDEN, Script::default());
     let (_first, events) = bench.submit(plain(60));
     for _ in 0..3 {
-        bench.turn();
+        bench.tick();
     }
     assert!(
         !bench.engine_loop.speculator.is_measuring() && !bench.engine_loop.speculator.costs().are_measured()
@@ -68,7 +68,7 @@ fn only_lossy_requests_wait_for_the_layer_profile() {
     let mut beside = bench();
     let (_first, events) = beside.submit(plain(200));
     for _ in 0..3 {
-        beside.turn();
+        beside.tick();
     }
     let (_second, others) = beside.submit(lossy);
     let (count, got) = steps_while_measuring(&mut beside);
@@ -84,7 +84,7 @@ fn lossy_request_waiting_for_the_profile_can_be_cancelled() {
     let mut bench = Bench::with(GOLDEN, Box::new(layer_skip));
     bench.engine.set_calibration_text((0..119).map(|t| 3 + (t * t) % 240).collect());
     let (handle, events) = bench.submit(Request { speculation: Some(Speculate::Lossy), ..plain(12) });
-    bench.turn();
+    bench.tick();
     assert!(bench.engine_loop.speculator.is_measuring());
     drop(handle);
     bench.run(|_| {});

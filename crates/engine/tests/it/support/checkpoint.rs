@@ -119,7 +119,7 @@ fn shape(spec: &Value) -> Vec<usize> {
 }
 
 #[test]
-fn values_equal_those_of_tensors_py() {
+fn generated_values_equal_those_of_tensors_py() {
     let check = |name: &str, seed: u64, spec: Value, expected: &str| {
         let got: String = values(name, seed, &spec).iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(got, expected, "{name}");
