@@ -19,7 +19,7 @@ use crate::{
 /// computed, and growing takes two.
 const GROWING: usize = 6;
 /// Tokens beyond a window and a step that its buffer may hold before it moves.
-const BEHIND_WINDOW: usize = 1024;
+const BEYOND_WINDOW: usize = 1024;
 /// The draft model's cache is the model's divided by this.
 const DRAFT_CACHE: usize = 8;
 /// Loading temporarily takes additional memory: the weights divided by this.
@@ -81,7 +81,7 @@ impl Memory {
                     None => layers.push(token),
                     Some(window) => {
                         // Twice: the old buffer exists while it moves.
-                        self.windows.push((2 * token, 2 * window as usize + chunk + BEHIND_WINDOW));
+                        self.windows.push((2 * token, 2 * window as usize + chunk + BEYOND_WINDOW));
                     }
                 },
             }

@@ -1,7 +1,7 @@
 //! Separates requests that must not learn of each other's prompts.
 
-/// Requests reuse stored prefixes only of requests with the same salt, and none of them can tell
-/// from timing or usage what the others have stored.
+/// Only requests with the same salt share stored prefixes. A request learns nothing from timing or
+/// usage about prefixes stored under another salt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CacheSalt([u8; 32]);
 

@@ -12,7 +12,7 @@ const MAX_FAILED_TICKS: usize = 8;
 impl EngineLoop {
     /// A step failed while these sequences were on the device: MLX does not distinguish its failure
     /// from the next step's. One sequence alone is to blame itself; several start over, one at a
-    /// time, until the guilty one runs alone. After an out-of-memory failure the prefix cache
+    /// time, until the faulty one runs alone. After an out-of-memory failure the prefix cache
     /// shrinks.
     pub(crate) fn fail(&mut self, mut involved: Vec<u64>, message: String) {
         involved.sort_unstable();

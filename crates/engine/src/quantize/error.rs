@@ -51,7 +51,7 @@ pub enum QuantizeError {
         bytes: usize,
     },
     /// The progress callback cancelled the run.
-    #[error("interrupted; nothing unfinished is left behind")]
+    #[error("interrupted; no unfinished file is left")]
     Interrupted,
 }
 

@@ -191,7 +191,7 @@ fn interrupted_quantize_leaves_no_finished_looking_folder() {
     let (source, place) = (large(), tempfile::tempdir().unwrap());
     let out = place.path().join("small");
     let stderr = interrupt(source.path(), &out, "-INT");
-    assert!(stderr.contains("interrupted; nothing unfinished is left"), "{stderr}");
+    assert!(stderr.contains("interrupted; no unfinished file is left"), "{stderr}");
     assert!(names_in(place.path()).is_empty());
 
     // A killed run cannot clean up, but its folder is marked as partial and is no model.

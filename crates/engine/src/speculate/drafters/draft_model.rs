@@ -291,8 +291,8 @@ fn copy(prefix: &PrefixCache, context: &DraftContext) -> Option<CopiedState> {
     Some(prefix.start_copy(&source, CopyProgress::default())?.at_once(caches))
 }
 
-/// Each going row's next token, uint32 `[n]`, from logits `[n, vocab_size]`: what the sequence's
-/// own sampler would pick.
+/// The next token of each of the rows `going`, uint32 `[n]`, from logits `[n, vocab_size]`: the one
+/// that the sequence's own sampler would pick.
 fn choose(logits: &Array, rows: &mut [&mut DraftRow], going: &[usize], step: usize) -> Array {
     let own = rows.iter_mut().enumerate().filter(|(i, _)| going.contains(i));
     let ranges = own.map(|(_, row)| {
