@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_hangs_is_left_behind() {
+    fn ends_within_gives_up_on_hanging_work() {
         let (release, hang) = mpsc::channel::<()>();
         assert!(!ends_within(Duration::from_millis(20), move || assert!(hang.recv().is_err())));
         assert!(ends_within(Duration::from_secs(60), || {}));

@@ -165,7 +165,7 @@ mod tests {
         let usage = KeyUsage::new(KeyLimits { tpm_limit: Some(600), ..KeyLimits::default() }, start);
         usage.acquire(start).unwrap().charge(599);
         usage.acquire(start).unwrap().charge(401);
-        assert!((wait(&usage, start) - 40.0).abs() < 1e-6, "400 tokens are owed");
+        assert!((wait(&usage, start) - 40.0).abs() < 1e-6, "the bucket is 400 tokens below zero");
         assert_eq!(wait(&usage, after(start, 40.1)), 0.0);
     }
 

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wire_follows_from_the_path() {
+    fn protocol_follows_from_the_path() {
         for (path, protocol) in [
             ("/v1/messages", Protocol::Anthropic),
             ("/v1/messages/count_tokens", Protocol::Anthropic),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn error_has_the_shape_of_its_wire() {
+    fn error_has_the_shape_of_its_protocol() {
         let error = ApiError::invalid("max_tokens", "max_tokens is 0");
         assert_eq!(
             Protocol::Anthropic.error(&error, "req_1"),

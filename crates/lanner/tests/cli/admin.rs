@@ -205,7 +205,7 @@ fn fifth_concurrent_pull_is_refused_until_a_client_disconnects() {
     thread::sleep(Duration::from_millis(50));
     drop(asked);
     silent.set_nonblocking(true).unwrap();
-    wait_until("another pull is taken", || {
+    wait_until("another pull is accepted", || {
         let another = pull("f", false);
         let taken = (0..50).any(|_| {
             thread::sleep(Duration::from_millis(2));

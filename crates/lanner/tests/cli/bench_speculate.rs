@@ -48,7 +48,7 @@ fn bench_speculate_compares_every_drafter_with_plain_decoding() {
             assert_eq!((&line["speculation"], &line["prompts"]), (&way.as_str().into(), &"copying".into()));
             assert_eq!((line["batch"].as_u64(), line["sampling"].as_str()), (Some(batch), Some(sampling)));
         }
-        assert!(number(&lines[5]["drafted"]) > 0.0, "the head always has an idea: {}", lines[5]);
+        assert!(number(&lines[5]["drafted"]) > 0.0, "the head always drafts: {}", lines[5]);
     }
 }
 

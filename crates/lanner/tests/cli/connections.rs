@@ -72,7 +72,7 @@ fn slow_request_head_times_out_with_408() {
     let started = Instant::now();
     let endless = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ".iter().chain(std::iter::repeat(&b'x'));
     for byte in endless {
-        assert!(started.elapsed() < Duration::from_secs(20), "it is never given up");
+        assert!(started.elapsed() < Duration::from_secs(20), "the connection is never closed");
         // Each byte arrives in time.
         if slow.write_all(&[*byte]).is_err() {
             break;

@@ -1,4 +1,4 @@
-//! Errors: OpenAI error objects, with a status that tells client faults from server faults.
+//! Errors: OpenAI error objects, with a status that distinguishes client faults from server faults.
 
 use serde_json::{Value, json};
 
@@ -149,7 +149,7 @@ fn long_value_of_the_wrong_type_is_truncated_in_the_error() {
     let reply = server.chat(&json!({ "temperature": "\u{1F985}".repeat(30_000) }));
     let message = check(&reply, 400, "temperature".into(), Value::Null);
     assert!(message.len() < 1_100 && message.contains("temperature"), "{message}");
-    assert!(message.contains("f64"), "the end is there, which says what is wanted: {message}");
+    assert!(message.contains("f64"), "the end, which names the expected type, is kept: {message}");
 }
 
 #[test]

@@ -210,7 +210,7 @@ fn metrics_match_the_usage_of_answers() {
     assert!(of("lanner_model_weight_bytes") > 1_000_000);
     // Gauges of the cache are updated after a step.
     let cache = client::get(server.address, "/v1/cache").json();
-    wait_until("the cache is told of", || {
+    wait_until("the gauges show the cache", || {
         let metrics = Metrics::get(&server);
         ["bytes", "entries", "budget_bytes"]
             .iter()

@@ -315,7 +315,7 @@ fn pull_reports_progress_in_lines() {
 }
 
 #[test]
-fn long_wait_sends_what_clients_of_each_wire_skip() {
+fn long_wait_sends_what_clients_of_each_protocol_skip() {
     let server = Setup { delay: Duration::from_secs(6), ..Setup::default() }.says("x");
     let body = json!({ "options": { "num_predict": 1 } });
     thread::scope(|scope| {

@@ -103,7 +103,7 @@ fn pull_downloads_the_shards_named_by_the_index() {
         &["names the file `../../../evil.safetensors`", "not in its folder"],
     );
     let main = fs::read_to_string(cache.path().join("models--org--tiny/refs/main")).unwrap();
-    assert_eq!(main, "c0".repeat(20), "the revision still stands for what is whole");
+    assert_eq!(main, "c0".repeat(20), "the revision still names the complete snapshot");
 }
 
 #[test]
@@ -184,8 +184,8 @@ fn permanent_hub_errors_end_the_pull() {
 
     let hub = FakeHub::tiny().fails("/api/", vec![Fault::Status(429, ""); 50]);
     check_failure(&hub, &hub.config(cache.path()), REPO, &["limits requests; try again later"]);
-    let nobody = HubConfig { endpoint: "http://127.0.0.1:9".into(), ..hub.config(cache.path()) };
-    check_failure(&hub, &nobody, REPO, &["cannot reach http://127.0.0.1:9/api/models/org/tiny"]);
+    let closed = HubConfig { endpoint: "http://127.0.0.1:9".into(), ..hub.config(cache.path()) };
+    check_failure(&hub, &closed, REPO, &["cannot reach http://127.0.0.1:9/api/models/org/tiny"]);
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn quantize(source: &Path, args: &[&str]) -> (String, String) {
 fn quantized_copy_generates() {
     let (folder, out) = source();
     let (stdout, stderr) = quantize(folder.path(), &["--out", path(&out), "--group-size", "32"]);
-    assert_eq!(stdout, "", "nobody asked for data");
+    assert_eq!(stdout, "", "without --json there is no data");
     assert!(stderr.contains("quantising 100 %") && stderr.contains("affine 4-bit/32"), "{stderr}");
     let run = [
         "run",

@@ -40,7 +40,7 @@ fn ps_lists_the_models_of_a_running_server() {
 }
 
 #[test]
-fn commands_for_a_server_say_that_there_is_none() {
+fn commands_without_a_server_say_that_none_runs() {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     for args in [&["ps"] as &[&str], &["stop", "owl"]] {
         let error = stderr(&[args, &["--port", &unused]].concat(), &[]);

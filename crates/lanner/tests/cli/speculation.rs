@@ -108,9 +108,9 @@ fn unavailable_drafter_is_refused_with_one_sentence() {
 /// Whether the header and the usage of an answer report skipped layers.
 fn says_so(reply: &Reply, usage: &Value) -> [bool; 2] {
     assert_eq!(reply.status, 200, "{}", reply.body);
-    let told = &usage["lanner"]["lossy"];
-    assert!(told.is_null() || *told == json!(["skipped_layers"]), "{told}");
-    [reply.head.to_lowercase().contains("\r\nlanner-lossy: skipped_layers"), !told.is_null()]
+    let reported = &usage["lanner"]["lossy"];
+    assert!(reported.is_null() || *reported == json!(["skipped_layers"]), "{reported}");
+    [reply.head.to_lowercase().contains("\r\nlanner-lossy: skipped_layers"), !reported.is_null()]
 }
 
 fn merlin_alone() -> TestServer {
@@ -136,7 +136,11 @@ fn only_lossy_answers_report_lossy() {
     assert_eq!(says_so(&whole, &whole.json()["usage"]), [true, true]);
     assert_ne!(text(&whole), text(&exact), "it is another answer");
     assert_eq!(whole.json()["usage"]["lanner"]["speculation"]["drafted"], 0);
-    assert_eq!(text(&server.complete(&body(&json!("off"), json!({})))), text(&exact), "and leaves no trace");
+    assert_eq!(
+        text(&server.complete(&body(&json!("off"), json!({})))),
+        text(&exact),
+        "the next answer is exact"
+    );
 
     let streamed = server.complete(&body(&lossy, json!({ "stream": true })));
     assert_eq!(says_so(&streamed, &Value::Null), [true, false]);

@@ -24,7 +24,7 @@ fn send(server: &TestServer, key: &str, line: &str, body: &Value) -> Reply {
     client::request(server.address, line, &headers, body.as_bytes())
 }
 
-/// A request on each wire that generates, with `cache_salt` if it is a text.
+/// A request in each protocol that generates, with `cache_salt` if it is a text.
 fn requests(salt: Option<&str>) -> Vec<(&'static str, Value)> {
     let messages = json!([{ "role": "user", "content": "hi" }]);
     let with = |mut body: Value| {
@@ -51,7 +51,7 @@ fn salts(server: &TestServer, key: &str, salt: Option<&str>) -> Vec<Option<Cache
     requests(salt).into_iter().map(ask).collect()
 }
 
-/// The salt that all wires agree on.
+/// The salt, which is the same in all protocols.
 fn salt(server: &TestServer, key: &str, salt: Option<&str>) -> Option<CacheSalt> {
     let all = salts(server, key, salt);
     assert!(all.iter().all(|other| *other == all[0]), "{all:?}");
@@ -59,7 +59,7 @@ fn salt(server: &TestServer, key: &str, salt: Option<&str>) -> Option<CacheSalt>
 }
 
 #[test]
-fn cache_salt_reaches_the_engine_on_every_wire() {
+fn cache_salt_reaches_the_engine_in_every_protocol() {
     let server = Setup::default().says("x");
     assert_eq!(salt(&server, "none", None), None);
     let [a, b] = ["a", "b"].map(|given| salt(&server, "none", Some(given)));
@@ -206,7 +206,7 @@ fn every_key_is_accepted_and_no_other() {
     }
 }
 
-/// The reply is a 429 in the shape of its wire.
+/// Asserts that the reply is a 429 in the shape of its protocol.
 fn assert_limited(line: &str, reply: &Reply) {
     assert_eq!(reply.status, 429, "{line}: {}", reply.body);
     assert!(reply.head.to_ascii_lowercase().contains("retry-after: "), "{line}: {}", reply.head);
@@ -224,7 +224,7 @@ fn assert_limited(line: &str, reply: &Reply) {
 }
 
 #[test]
-fn key_at_its_limit_gets_429_on_every_wire_and_others_go_on() {
+fn key_at_its_limit_gets_429_in_every_protocol_and_others_continue() {
     let keys = "ann:key-of-ann rpm_limit=1\nbob:key-of-bob\neve:key-of-eve tpm_limit=2\n";
     let server = Setup { api_keys: keys, ..Setup::default() }.says("x");
     for key in ["key-of-ann", "key-of-eve"] {
