@@ -16,8 +16,8 @@ use crate::{
     source::{Source, SourceError},
 };
 
-/// Texts that tell apart tokenizers with the same tokens but other merges or other rules for words,
-/// numbers and spaces.
+/// Texts by which tokenizers differ that have the same tokens, but other merges or other rules for
+/// words, numbers and spaces.
 const PROBES: [&str; 6] = [
     "The quick brown fox, it's said, jumped over 12 lazy dogs in 1987.",
     "fn main() {\n    let total: u64 = xs.iter().map(|x| x * 2).sum();\n\n\t}\n",

@@ -29,7 +29,7 @@ pub struct Generation {
 /// An event of one choice.
 #[derive(Clone, Debug)]
 pub enum ChoiceEvent {
-    /// Tokens of the prompt whose state is there, and those of them that were reused.
+    /// Prompt tokens that are computed or reused, and how many of them were reused.
     PromptProgress { processed: usize, cached: usize },
     /// Log-probabilities of the prompt's tokens; `None` for the first.
     Prompt(Vec<Option<TokenLogprobs>>),

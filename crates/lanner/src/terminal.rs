@@ -96,7 +96,7 @@ impl<W: Write> PromptProgress<W> {
         PromptProgress { terminal, total, started: Instant::now(), noticeable, is_shown: false }
     }
 
-    /// Shows that the state of `processed` tokens is there.
+    /// Shows that `processed` tokens are computed or reused.
     pub fn update(&mut self, processed: usize) {
         let is_due = self.started.elapsed() >= self.noticeable;
         if let Some(terminal) = self.terminal.as_mut().filter(|_| is_due) {

@@ -24,7 +24,7 @@ const DEFAULT_BODY_LIMIT: usize = 16;
 pub struct ServeConfig {
     pub address: SocketAddr,
     pub api_keys: ApiKeys,
-    /// The file of some of them.
+    /// The file that some of `api_keys` come from.
     pub api_keys_file: Option<PathBuf>,
     /// Whether clients with different keys share cached prefixes.
     pub share_prefixes: bool,

@@ -39,7 +39,7 @@ use crate::{
 pub(crate) struct LoadRequest {
     /// A model as `--model` takes it. Nothing is downloaded.
     model: String,
-    /// Whether it becomes the model of requests that name none, and that one leaves.
+    /// Whether it becomes the default model and the former default is unloaded.
     #[schemars(extend("default" = true))]
     replace: Option<bool>,
     /// How long it stays loaded after its last request; by default as `--keep-alive` says.

@@ -49,7 +49,7 @@ pub enum PullRejected {
 }
 
 impl AppState {
-    /// `server` is the model of requests that name none.
+    /// `server` is the default model.
     pub fn new(mut server: Server, mut config: ModelConfig, settings: RegistryConfig) -> AppState {
         let engines = Engines::default();
         // Counters and the memory account continue across models.

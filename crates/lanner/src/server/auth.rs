@@ -1,5 +1,5 @@
 //! Which requests are allowed: the Host header against DNS rebinding, the Origin header against
-//! other sites' pages, and the API key, which also tells clients apart. Also turns panics into
+//! other sites' pages, and the API key, which also identifies the client. Also turns panics into
 //! error objects.
 
 use std::{any::Any, net::IpAddr, sync::Arc, time::Instant};
@@ -65,7 +65,7 @@ impl Auth {
         }
     }
 
-    /// One key alone tells no clients apart.
+    /// With a single key, all clients are the same.
     fn client(&self, key: Option<&KnownKey>) -> Client {
         let key = key.filter(|_| self.keys.len() > 1).map(|key| key.name.clone());
         Client { key, shares_prefixes: self.share_prefixes }
@@ -106,8 +106,9 @@ impl Auth {
         Err(ApiError::new(StatusCode::FORBIDDEN, message).code("origin_not_allowed"))
     }
 
-    /// Whether a host name is safe from rebinding, or allowed. Not on loopback, IP addresses are
-    /// safe, which need no DNS lookup, and names that cannot be registered publicly.
+    /// Whether a host name is allowed, or safe from rebinding. For a server that others can reach,
+    /// IP addresses are safe, since they need no DNS lookup, and so are names that cannot be
+    /// registered publicly.
     fn is_own(&self, name: &str) -> bool {
         let address = name.parse::<IpAddr>().ok();
         let lower = name.to_ascii_lowercase();
@@ -132,7 +133,7 @@ impl Auth {
         given.and_then(|given| self.find(given)).ok_or_else(wrong)
     }
 
-    /// Compares all of every key, so that the time tells nothing of the keys.
+    /// Compares every key in full, so that timing reveals nothing about the keys.
     fn find(&self, given: &str) -> Option<&KnownKey> {
         let digest = key_digest(given);
         self.keys.iter().fold(None, |found, key| {

@@ -1,4 +1,4 @@
-//! Paths as clients write them: base URLs with and without `/v1`, and slashes too many.
+//! Paths as clients write them: base URLs with and without `/v1`, and superfluous slashes.
 
 /// First segments of the routes below `/v1`.
 const VERSIONED: [&str; 11] = [

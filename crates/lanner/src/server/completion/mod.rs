@@ -105,8 +105,8 @@ impl<F: ApiFormat> Completion<F> {
         let ParsedRequest { server, valid: ValidRequest { prompts, params, .. }, tenant, deadline, .. } =
             request;
         let engine_error = |error| ApiError::from_engine(&error, F::PROMPT);
-        // Before any work: a full server has none to spare.
-        let place = server.model.engine.acquire().map_err(engine_error)?;
+        // Before any work: a full server refuses at once.
+        let permit = server.model.engine.acquire().map_err(engine_error)?;
         let (format, prompts) = F::prepare(&server.model, prompts, &params)?;
         let constraints = constraints(&server.model, &prompts, &params)?;
         let mut requests = requests(&server.model, prompts.iter().zip(&constraints), &params, deadline)
@@ -115,7 +115,7 @@ impl<F: ApiFormat> Completion<F> {
         requests.iter_mut().for_each(|(request, _)| request.cache_salt = cache_salt);
         let id = format!("{}{:016x}", F::ID_PREFIX, sampling::random());
         let answer = answer_info(&server, &params, &prompts, id, unix_seconds());
-        let generation = Generation::start_in(&place, &server.model.engine, requests, MAX_UNREAD_BYTES)
+        let generation = Generation::start_in(&permit, &server.model.engine, requests, MAX_UNREAD_BYTES)
             .map_err(engine_error)?;
         let running = RunningChoices::new(&server.common.running, answer.choices());
         outcome.log().add_tokens(prompts.iter().map(|prompt| prompt.ids.len()).sum());

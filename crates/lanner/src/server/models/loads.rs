@@ -1,4 +1,4 @@
-//! Loads of models: by the names in requests, and by the admin's routes.
+//! Loads of models: by the names in requests, and by the admin routes.
 
 use std::{
     collections::BTreeMap,
@@ -37,7 +37,7 @@ type LoadResult = Result<ModelLease, ApiError>;
 pub struct Loads {
     /// Held by the load that runs.
     turn: Mutex<()>,
-    /// Whether a load of the admin's runs or waits.
+    /// Whether a load by an admin route runs or waits.
     by_admin: AtomicBool,
     /// By the names that requests gave; requests with one name share a load.
     by_name: Mutex<BTreeMap<String, Shared<oneshot::Receiver<LoadResult>>>>,
@@ -48,15 +48,15 @@ pub struct Loads {
     pub(super) stopped: Arc<AtomicBool>,
 }
 
-/// Another of the admin's loads runs.
+/// A load by an admin route is still running.
 #[derive(Debug)]
 pub struct Busy;
 
-/// Fields of the admin's route.
+/// Fields of `POST /v1/models/load`.
 pub struct LoadOptions {
     /// In the words of `--model`.
     pub model: String,
-    /// Whether it becomes the model of requests that name none, and that one leaves.
+    /// Whether it becomes the default model and the former default is unloaded.
     pub replace: bool,
     pub keep_alive: Option<KeepAlive>,
     pub pin: Option<bool>,
@@ -168,8 +168,8 @@ impl AppState {
         Ok(lease)
     }
 
-    /// Loads a model for the admin. A failure changes nothing. A model that is replaced leaves with
-    /// its last request.
+    /// Loads a model for an admin route. A failure changes nothing. A replaced model is unloaded
+    /// after its last request.
     ///
     /// # Errors
     /// [`Busy`]. The receiver gets the errors of the load.
@@ -267,7 +267,7 @@ impl Drop for NamedLoad {
     }
 }
 
-/// Allows the admin's next load when dropped.
+/// Allows the next load by an admin route when dropped.
 struct AdminLoad(AppState);
 
 impl Drop for AdminLoad {

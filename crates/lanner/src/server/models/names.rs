@@ -12,7 +12,7 @@ use crate::{
     source::{self, ModelLocation, Purpose, Source, SourceError},
 };
 
-/// The name of the model of requests that name none.
+/// The name by which requests may call the default model.
 pub(super) const DEFAULT: &str = "default";
 
 /// A name without the tag that Ollama's clients add.
@@ -20,7 +20,7 @@ pub(crate) fn untagged(name: &str) -> &str {
     name.strip_suffix(":latest").unwrap_or(name)
 }
 
-/// Names and places of models on this machine.
+/// Names and locations of models on this machine.
 pub struct Names {
     hub: HubConfig,
     /// To models as `--model` names them.
@@ -29,7 +29,7 @@ pub struct Names {
 }
 
 struct Known {
-    /// The name in responses of the model of requests that name none.
+    /// The default model's name in responses.
     default_name: String,
     /// Where it is; `None`: it cannot be loaded again.
     default: Option<Source>,

@@ -32,7 +32,7 @@ struct Shared {
 struct Models {
     entries: Vec<Entry>,
     next: u64,
-    /// The model of requests that name none; it need not be loaded.
+    /// The default model; it need not be loaded.
     default: Option<u64>,
 }
 

@@ -168,7 +168,7 @@ impl IntoResponse for ApiError {
         let retry_after = seconds.map(|seconds| [(RETRY_AFTER, seconds)]);
         let mut response =
             (self.status, retry_after, Json(ErrorObject { error: &self.body })).into_response();
-        // For the layer that writes it in the format of another wire.
+        // For the layer that writes it in the format of another protocol.
         response.extensions_mut().insert(self);
         response
     }
