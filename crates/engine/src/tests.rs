@@ -282,7 +282,7 @@ fn steps_that_panic_change_no_answer_while_others_wait_and_resume() {
         let running: Vec<_> = (0..4).map(|i| submit(&engine, with(i))).collect();
         let together: Vec<_> = running.into_iter().map(event_texts).collect();
         for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {
-            // While the others wait, steps have only the first request; a panic then fails that request.
+            // While the others wait, steps have only the first request, and a panic fails it.
             let failed = together.last().is_some_and(|e| e.contains("panics on purpose"));
             assert!(together == alone || (failed && i == 0), "request {i}, step {panics_at}");
         }

@@ -50,7 +50,7 @@ impl<T> Queue<T> {
         // The first of equals, which is the more urgent.
         let turn = Priority::ALL.into_iter().filter(waits).min_by_key(|p| self.classes[*p as usize].next)?;
         let class = &mut self.classes[turn as usize];
-        // A class that `may` excluded for a while has an earlier turn; virtual time never decreases.
+        // A class that `may` excluded for a while has an earlier turn; virtual time only grows.
         self.now = self.now.max(class.next);
         class.next += turn.stride() as u64;
         let (group, mut line) = class.lines.pop_front()?;
