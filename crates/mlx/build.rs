@@ -11,8 +11,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const SHIM: &[&str] = &["array", "device", "eval", "ops", "fast", "kernel", "streams"];
-
 fn main() {
     for path in ["build.rs", "build", "shim", "src/bridge.rs"] {
         println!("cargo:rerun-if-changed={path}");
@@ -47,7 +45,7 @@ fn build(mlx: &Path) {
     shim.std("c++20").include(mlx.join("include")).flag_if_supported("-Wno-deprecated-copy");
     // MLX's headers are not ours to keep warning-free.
     shim.warnings(false).opt_level(2);
-    shim.files(SHIM.iter().map(|name| format!("shim/{name}.cc"))).compile("lanner_mlx_shim");
+    shim.file("shim/all.cc").compile("lanner_mlx_shim");
 
     let lib = mlx.join("lib");
     println!("cargo:rustc-link-search=native={}", lib.display());
