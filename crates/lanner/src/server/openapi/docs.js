@@ -31,6 +31,8 @@ function typeName(schema) {
 }
 
 function limits(schema) {
+  // A schema may be `true`: any value.
+  if (typeof schema !== "object") return "";
   const names = {
     default: "Default: ", minimum: "at least ", exclusiveMinimum: "above ", maximum: "at most ",
     minLength: "length at least ", maxLength: "length at most ", minItems: "items at least ", maxItems: "items at most ",

@@ -16,16 +16,18 @@ const SCRIPT: &str = include_str!("docs.js");
 static PAGE: LazyLock<String> = LazyLock::new(|| {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-         content=\"width=device-width, initial-scale=1\">\n<title>Lanner API</title>\n<style>{STYLE}</style>\n<nav \
+         content=\"width=device-width, initial-scale=1\">\n<title>Lanner API</title>\n<link rel='icon' \
+         href='data:,'>\n<style>{STYLE}</style>\n<nav \
          id=\"nav\"></nav>\n<main id=\"main\">Loading openapi.json</main>\n<script>{SCRIPT}</script>\n</html>\n"
     )
 });
 
-/// The page reads `/openapi.json` and sends the requests that its reader tries.
+/// The page reads `/openapi.json` and sends the requests that its reader tries. Its icon is empty,
+/// so that browsers ask for none.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |text: &str| BASE64_STANDARD.encode(digest(&SHA256, text.as_bytes()));
     format!(
-        "default-src 'none'; connect-src 'self'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; \
+        "default-src 'none'; connect-src 'self'; img-src data:; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; \
          form-action 'none'; frame-ancestors 'none'",
         hash(SCRIPT),
         hash(STYLE)
