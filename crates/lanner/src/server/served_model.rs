@@ -13,8 +13,9 @@ use super::{
 };
 use crate::model::Model;
 
-/// Most bytes of answers stored for their idempotency keys.
+/// Most bytes of answers stored for their idempotency keys, of all models.
 const IDEMPOTENCY_BUDGET: usize = 64 << 20;
+
 /// What all models of a server share.
 pub struct Common {
     pub(super) started: Instant,
@@ -25,6 +26,7 @@ pub struct Common {
     pub(super) active: ActiveRequests,
     pub(super) requests: Arc<OutcomeCounts>,
     pub(super) responses: Arc<ResponseStore>,
+    pub(super) idempotency: IdempotencyStore,
     pub(super) shutdown: Shutdown,
     /// Of all engines.
     pub(super) metrics: Arc<Metrics>,
@@ -38,7 +40,6 @@ pub struct Server {
     pub(super) names: Vec<String>,
     /// When this model was ready, in seconds since the Unix epoch.
     pub(super) created: u64,
-    pub(super) idempotency: IdempotencyStore,
     /// Stops the engine once no request uses this model.
     pub(super) engine: Option<EngineGuard>,
 }
@@ -52,6 +53,7 @@ impl Common {
             active: ActiveRequests::default(),
             requests: Arc::default(),
             responses: Arc::default(),
+            idempotency: IdempotencyStore::new(IDEMPOTENCY_BUDGET),
             shutdown: Shutdown::default(),
             metrics,
         }
@@ -73,7 +75,6 @@ impl Server {
             names: name.into_iter().chain(own.into_iter().flatten()).collect(),
             model: Arc::new(model),
             created: unix_seconds(),
-            idempotency: IdempotencyStore::new(IDEMPOTENCY_BUDGET),
             engine: None,
         }
     }
@@ -84,5 +85,10 @@ impl Server {
 
     pub fn name(&self) -> &str {
         &self.names[0]
+    }
+
+    /// The same for the model when it is loaded again; another one may be served under its name.
+    pub(super) fn identity(&self) -> String {
+        format!("{:?} {}", self.model.location, self.model.name)
     }
 }

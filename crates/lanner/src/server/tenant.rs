@@ -35,9 +35,10 @@ impl Tenant {
         (key.is_some() || cache_salt.is_some()).then(|| CacheSalt::new([key, cache_salt]))
     }
 
-    /// The tenant's idempotency key, which differs from the same key of any other tenant.
-    pub(crate) fn scoped(&self, idempotency_key: &str) -> String {
-        format!("{:?} {:?} {idempotency_key}", self.client.key, self.cache_salt)
+    /// The tenant's idempotency key for a model, which differs from the same key of any other
+    /// tenant or model.
+    pub(crate) fn scoped(&self, model: &str, idempotency_key: &str) -> String {
+        format!("{:?} {:?} {model:?} {idempotency_key}", self.client.key, self.cache_salt)
     }
 }
 
@@ -58,7 +59,7 @@ mod tests {
             .chain([tenant(Some("a\" Some(\"b"), None, false), tenant(Some("a"), Some(""), false)])
             .collect();
         let salts: Vec<_> = all.iter().map(Tenant::prefix_salt).collect();
-        let scoped: Vec<_> = all.iter().map(|tenant| tenant.scoped("k")).collect();
+        let scoped: Vec<_> = all.iter().map(|tenant| tenant.scoped("m", "k")).collect();
         for i in 0..all.len() {
             assert_eq!(salts.iter().position(|salt| *salt == salts[i]), Some(i), "{:?}", all[i]);
             assert_eq!(scoped.iter().position(|key| *key == scoped[i]), Some(i), "{:?}", all[i]);
@@ -72,6 +73,8 @@ mod tests {
         assert_eq!(shared(Some("a"), None), None);
         assert_eq!(shared(Some("a"), Some("x")), shared(Some("b"), Some("x")));
         assert_ne!(shared(Some("a"), Some("x")), shared(Some("a"), Some("y")));
-        assert_ne!(tenant(Some("a"), None, true).scoped("k"), tenant(Some("b"), None, true).scoped("k"));
+        let scoped = |key, model| tenant(Some(key), None, true).scoped(model, "k");
+        assert_ne!(scoped("a", "m"), scoped("b", "m"));
+        assert_ne!(scoped("a", "m"), scoped("a", "m\" k"));
     }
 }

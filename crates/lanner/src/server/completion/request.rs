@@ -54,8 +54,9 @@ impl<F: ApiFormat> ParsedRequest<F> {
         let (Some(idempotency), Some(fingerprint)) = (&self.valid.idempotency, &self.fingerprint) else {
             return Ok(None);
         };
-        let key = self.tenant.scoped(&idempotency.key);
-        let claim = self.server.idempotency.claim(&key, fingerprint.clone(), idempotency.ttl);
+        let key = self.tenant.scoped(&self.server.identity(), &idempotency.key);
+        let store = &self.server.common.idempotency;
+        let claim = store.claim(&key, fingerprint.clone(), idempotency.ttl);
         let claim = match self.deadline {
             Some(deadline) => tokio::time::timeout_at(deadline.into(), claim)
                 .await

@@ -264,6 +264,29 @@ fn unloaded_model_finishes_its_requests() {
 }
 
 #[test]
+fn idempotency_key_outlives_its_model_and_is_its_own() {
+    let zoo = Zoo::new(pinned());
+    let ask = |model: &str| {
+        let reply = zoo.ask(model, json!({ "max_tokens": 8, "idempotency_key": "k" }));
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let replayed = reply.head.contains("idempotent-replayed: true");
+        (replayed, reply.json()["id"].clone(), reply.json()["model"].clone())
+    };
+    let (replayed, first, _) = ask("a");
+    assert!(!replayed);
+    zoo.post("/v1/models/unload", &json!({ "model": "a" }));
+    assert_eq!(ask("a"), (true, first.clone(), json!("a")), "the model was loaded again for it");
+    // The same key of another model, and of another model under the same name, is free.
+    let (replayed, other, model) = ask("b");
+    assert!(!replayed && other != first && model == "b");
+    let load = json!({ "model": zoo.folders.path().join("c") });
+    assert!(!ask("default").0);
+    assert_eq!(zoo.post("/v1/models/load", &load).status, 200);
+    assert!(!ask("default").0, "the default model is another one");
+    assert!(ask("b").0 && ask("a").0);
+}
+
+#[test]
 fn server_without_admin_routes_loads_nothing_for_requests() {
     let zoo = Zoo::with(pinned(), WhenFull::Wait, None, |setup| Setup { admin: false, ..setup }.merlin());
     check_error(&zoo.ask("a", json!({})), 404, "model_not_found", "loads none for requests");
