@@ -1,5 +1,7 @@
 //! Several models in one server: loaded by name, kept, evicted, unloaded, and used at once.
 
+mod latency;
+mod memory;
 mod room;
 
 use std::{
