@@ -102,7 +102,7 @@ fn class(text: &str) -> Option<(String, usize)> {
 }
 
 /// The first character of a string or class, and its length as written.
-fn character(text: &str) -> Option<(char, usize)> {
+pub(super) fn character(text: &str) -> Option<(char, usize)> {
     let first = text.chars().next()?;
     if first != '\\' {
         return Some((first, first.len_utf8()));

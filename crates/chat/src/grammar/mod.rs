@@ -10,6 +10,8 @@
 
 mod compile;
 mod gbnf;
+mod lark_regex;
+mod lark_tokens;
 mod limits;
 mod matcher;
 mod schema;
@@ -22,6 +24,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 pub use compile::{Grammar, Grammars};
+pub use lark_regex::lark_to_regex;
 pub use matcher::Matcher;
 pub use start::{ReasoningStart, Start, Trigger};
 

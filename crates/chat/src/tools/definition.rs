@@ -76,6 +76,16 @@ impl ToolSet {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
+    /// Requires a string parameter of a tool to match a regular expression, which the definition
+    /// that the model reads does not have.
+    pub fn set_pattern(&mut self, tool: &str, parameter: &str, pattern: &str) {
+        let tool = self.tools.iter_mut().find(|known| known.name == tool);
+        let schema = tool.and_then(|tool| tool.parameters["properties"].get_mut(parameter));
+        if let Some(schema) = schema {
+            schema["pattern"] = pattern.into();
+        }
+    }
+
     /// The empty set, for dialects whose replies are parsed even without tools.
     pub fn none() -> Self {
         Self { tools: Vec::new(), required: false, parallel: true }

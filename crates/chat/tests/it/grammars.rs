@@ -15,7 +15,7 @@ pub(crate) fn tokenizer() -> Arc<Tokenizer> {
     Arc::new(Tokenizer::from_dir(folder.as_ref()).unwrap())
 }
 
-fn grammars() -> (Arc<Tokenizer>, Grammars) {
+pub(crate) fn grammars() -> (Arc<Tokenizer>, Grammars) {
     let tokenizer = tokenizer();
     let grammars = Grammars::new(tokenizer.clone(), 520, &[EOS]).unwrap();
     (tokenizer, grammars)
@@ -72,7 +72,7 @@ fn answers(source: &Source, start: &Start) -> Vec<String> {
     texts
 }
 
-fn at_once(source: Source) -> Vec<String> {
+pub(crate) fn at_once(source: Source) -> Vec<String> {
     answers(&source, &Start::default())
 }
 

@@ -8,6 +8,7 @@ mod decoding;
 mod grammars;
 mod hostile_templates;
 mod hostile_tokenizers;
+mod lark_regex;
 mod prompts;
 mod reference_templates;
 mod reference_tokenizers;

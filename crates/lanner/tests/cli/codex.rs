@@ -7,6 +7,14 @@ use crate::support::{
     server::{Setup, TestServer},
 };
 
+/// The tool's grammar.
+const PATCH: &str = r#"
+start: "*** Begin Patch" LF file+ "*** End Patch" LF?
+file: ("*** Add File: " | "*** Update File: ") /(.+)/ LF line+
+line: ("+" | "-" | " " | "@@") /(.*)/ LF
+%import common.LF
+"#;
+
 /// Codex's instructions are long in proportion to what a turn adds.
 fn instructions() -> String {
     let rule = |n: usize| format!("Rule {n}: run the tests after each change and report what failed. ");
@@ -36,7 +44,8 @@ fn tools() -> Value {
     json!([
         function("shell", "Runs a shell command and returns its output.", parameters(command, &["command"])),
         function("update_plan", "Updates the task plan.", parameters(plan, &["plan"])),
-        { "type": "custom", "name": "apply_patch", "description": "Edits files by a patch." },
+        { "type": "custom", "name": "apply_patch", "description": "Edits files by a patch.",
+          "format": { "type": "grammar", "syntax": "lark", "definition": PATCH } },
         { "type": "web_search", "external_web_access": false },
         function("view_image", "Attaches an image.", parameters(json!({ "path": text }), &["path"])),
     ])

@@ -281,7 +281,7 @@ fn bad_response_request_is_400_that_names_the_field() {
         (json!({ "input": "a", "prompt": { "id": "p" } }), json!("prompt")),
         (json!({ "input": "a", "include": ["owls"] }), json!("include")),
         (json!({ "input": "a", "metadata": { "a": 7 } }), json!("metadata")),
-        (json!({ "input": "a", "text": { "verbosity": "low" } }), json!("text.verbosity")),
+        (json!({ "input": "a", "text": { "verbosity": "terse" } }), json!("text.verbosity")),
         (json!({ "input": "a", "truncation": "some" }), json!("truncation")),
         (json!({ "input": "a", "top_logprobs": 21 }), json!("top_logprobs")),
         (json!({ "input": "a", "tools": [{ "type": "mcp" }] }), json!("tools[0].type")),
@@ -415,4 +415,53 @@ fn required_tool_is_called_with_valid_arguments() {
     let next =
         json!({ "input": [result], "previous_response_id": answer["id"], "tools": tools, "temperature": 0 });
     assert_eq!(ask(&server, &next).json()["status"], "completed");
+}
+
+/// The grammar of a patch with short lines.
+const PATCH: &str = r#"
+start: "*** Begin Patch" LF file "*** End Patch" LF?
+file: "*** Update File: " /[a-z]{1,8}\.rs/ LF "@@" LF line~1..3
+line: ("+" | "-" | " ") /(.{0,12})/ LF
+%import common.LF
+"#;
+
+#[test]
+fn custom_tool_with_a_grammar_gets_an_input_that_matches() {
+    let server = Setup::default().merlin();
+    for (syntax, definition) in [("lark", PATCH), ("regex", "[*]{3} (Begin|End) Patch\\n")] {
+        let format = json!({ "type": "grammar", "syntax": syntax, "definition": definition });
+        let tool = json!({ "type": "custom", "name": "apply_patch", "description": "Edits files.", "format": format });
+        for seed in 0..4 {
+            let body = json!({ "input": "Fix the test.", "tools": [tool], "seed": seed, "temperature": 2,
+                "tool_choice": { "type": "custom", "name": "apply_patch" }, "stream": true });
+            let reply = ask(&server, &body);
+            assert_eq!(reply.status, 200, "{}", reply.body);
+            let events = reply.events();
+            let of = |name: &str| events.iter().filter(|event| event["type"] == name).collect::<Vec<_>>();
+            let [done] = of("response.custom_tool_call_input.done")[..] else { panic!("{}", reply.body) };
+            let input = done["input"].as_str().unwrap();
+            check_patch(input, syntax);
+            let deltas = of("response.custom_tool_call_input.delta");
+            let joined: String = deltas.iter().map(|event| event["delta"].as_str().unwrap()).collect();
+            assert_eq!(joined, input);
+            assert!(deltas.len() > 1 || syntax == "regex", "it is streamed: {}", reply.body);
+            let response = &events.last().unwrap()["response"];
+            let items = response["output"].as_array().unwrap();
+            let call = items.iter().find(|item| item["type"] == "custom_tool_call").unwrap();
+            assert_eq!((&call["input"], &call["name"]), (&json!(input), &json!("apply_patch")));
+            assert_eq!(response["tools"], json!([tool]), "as the client sent it");
+        }
+    }
+}
+
+fn check_patch(input: &str, syntax: &str) {
+    let lines: Vec<&str> = input.lines().collect();
+    if syntax == "regex" {
+        return assert!(["*** Begin Patch\n", "*** End Patch\n"].contains(&input), "{input:?}");
+    }
+    let [begin, file, place, changes @ .., end] = &lines[..] else { panic!("{input:?}") };
+    assert_eq!([*begin, *place, *end], ["*** Begin Patch", "@@", "*** End Patch"], "{input:?}");
+    assert!(file.starts_with("*** Update File: ") && file.ends_with(".rs"), "{input:?}");
+    assert!((1..=3).contains(&changes.len()), "{input:?}");
+    assert!(changes.iter().all(|line| line.starts_with(['+', '-', ' '])), "{input:?}");
 }

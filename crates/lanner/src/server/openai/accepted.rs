@@ -16,6 +16,9 @@ pub(crate) const SERVICE_TIERS: [&str; 2] = ["auto", "default"];
 /// Values of `prompt_cache_retention`.
 pub(crate) const RETENTIONS: [&str; 3] = ["in_memory", "in-memory", "24h"];
 
+/// Values of `verbosity`, a hint to OpenAI's own models.
+pub(crate) const VERBOSITY: [&str; 3] = ["low", "medium", "high"];
+
 /// Text that the answer may repeat; OpenAI drafts it.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct PredictionField {
@@ -94,6 +97,15 @@ pub(super) fn service_tier(tier: Option<&str>) -> Result<(), ApiError> {
             Err(ApiError::invalid("service_tier", message).code("unsupported_parameter"))
         }
         Some(_) => Err(ApiError::invalid("service_tier", "service_tier must be auto or default")),
+    }
+}
+
+/// # Errors
+/// 400: it is none of OpenAI's.
+pub(super) fn verbosity(level: Option<&str>) -> Result<(), ApiError> {
+    match level.is_none_or(|level| VERBOSITY.contains(&level)) {
+        true => Ok(()),
+        false => Err(ApiError::invalid("verbosity", "verbosity must be low, medium or high")),
     }
 }
 

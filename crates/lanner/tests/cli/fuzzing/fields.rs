@@ -217,7 +217,7 @@ pub(super) const CHAT: [Field; 22] = [
     ("logprobs", &["true", "false"], &["1"]),
     ("top_logprobs", &["0"], &["20", "21"]),
     ("modalities", &[r#"["text"]"#], &[r#"["audio"]"#]),
-    ("verbosity", &[r#""medium""#], &[r#""low""#]),
+    ("verbosity", &[r#""low""#, r#""medium""#, r#""high""#], &[r#""terse""#, "1"]),
     ("audio", &["null"], &["{}"]),
     ("functions", &["null"], &["[]", r#"[{"name":"f","parameters":{}}]"#, r#"[{"name":""}]"#, r#"[null]"#]),
     ("function_call", &["null"], &[r#""auto""#, r#""none""#, r#"{"name":"f"}"#, r#"{"name":7}"#]),

@@ -59,7 +59,7 @@ request_body! {
         #[schemars(transform = items_of(["text"]))]
         modalities: Option<Vec<String>>,
         /// No effect.
-        #[schemars(transform = words(["medium"]))]
+        #[schemars(transform = words(accepted::VERBOSITY))]
         verbosity: Option<String>,
         /// Not supported.
         #[schemars(with = "Option<Refused>")]
@@ -118,10 +118,10 @@ impl TryFrom<ChatRequest> for ValidRequest<ChatPrompt> {
 
 impl ChatRequest {
     fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        accepted::verbosity(self.verbosity.as_deref())?;
         let only_text = |modes: &Vec<String>| modes.iter().all(|mode| mode == "text");
         fields::refuse(&[
             ("modalities", self.modalities.as_ref().is_some_and(|modes| !only_text(modes))),
-            ("verbosity", self.verbosity.as_ref().is_some_and(|level| level != "medium")),
             ("audio", self.audio.is_some()),
             ("web_search_options", self.web_search_options.is_some()),
             ("moderation", self.moderation.is_some()),

@@ -6,6 +6,7 @@ use chat::Delta;
 use serde::Serialize;
 
 use super::{
+    custom_input::CustomInput,
     events::{EventBody, PartPosition, StreamEvent},
     input::messages,
     output::{ContentPart, ItemStatus, OutputItem},
@@ -26,6 +27,8 @@ use crate::{
     },
 };
 
+const CUSTOM_DELTA: &str = "response.custom_tool_call_input.delta";
+
 /// Writes the response to one request.
 pub struct ResponsesFormat {
     model: Arc<Model>,
@@ -37,6 +40,8 @@ pub struct ResponsesFormat {
     num_events: usize,
     finished: Option<Reason>,
     custom_tools: BTreeSet<String>,
+    /// Of the custom call being written.
+    custom_input: CustomInput,
     with_logprobs: bool,
     encrypts_reasoning: bool,
     turn: StoredTurn,
@@ -103,6 +108,7 @@ impl ApiFormat for ResponsesFormat {
             num_events: 0,
             finished: None,
             custom_tools: prompt.custom_tools,
+            custom_input: CustomInput::default(),
             with_logprobs: params.logprobs.is_some(),
             encrypts_reasoning: prompt.encrypts_reasoning,
             turn: StoredTurn { store, input: items },
@@ -210,21 +216,25 @@ impl ResponsesFormat {
         self.leading_space.clear();
         let is_custom = self.custom_tools.contains(&name);
         let prefix = if is_custom { "ctc" } else { "fc" };
+        self.custom_input = CustomInput::default();
         self.open(OutputItem::call(self.item_id(prefix), call_id, name, is_custom))
     }
 
     fn arguments(&mut self, more: String) -> Vec<StreamEvent> {
+        let (name, delta) = match &self.open {
+            Some(OutputItem::FunctionCall { .. }) => ("response.function_call_arguments.delta", more),
+            Some(OutputItem::CustomToolCall { .. }) => (CUSTOM_DELTA, self.custom_input.push(&more)),
+            _ => return vec![],
+        };
+        self.call_delta(name, delta).into_iter().collect()
+    }
+
+    fn call_delta(&mut self, name: &'static str, delta: String) -> Option<StreamEvent> {
         let output_index = self.response.output.len();
-        let Some(item) = &mut self.open else { return vec![] };
-        item.append(&more, vec![]);
-        match item {
-            OutputItem::FunctionCall { id, .. } => {
-                let body = EventBody::CallDelta { item_id: id.clone(), output_index, delta: more };
-                vec![self.event("response.function_call_arguments.delta", body)]
-            }
-            // Its input is known once the arguments around it are complete.
-            _ => vec![],
-        }
+        let item = self.open.as_mut().filter(|_| !delta.is_empty())?;
+        item.append(&delta, vec![]);
+        let item_id = item.id().to_owned();
+        Some(self.event(name, EventBody::CallDelta { item_id, output_index, delta }))
     }
 
     fn text_delta(
@@ -254,10 +264,14 @@ impl ResponsesFormat {
 
     /// Ends the item being written.
     fn close(&mut self, status: ItemStatus) -> Vec<StreamEvent> {
-        let (at, Some(mut item)) = (self.position(), self.open.take()) else { return vec![] };
+        let mut events = vec![];
+        if let Some(OutputItem::CustomToolCall { .. }) = self.open {
+            let rest = self.custom_input.finish();
+            events.extend(self.call_delta(CUSTOM_DELTA, rest));
+        }
+        let (at, Some(mut item)) = (self.position(), self.open.take()) else { return events };
         let output_index = self.response.output.len();
         item.end(status, self.encrypts_reasoning);
-        let mut events = vec![];
         if let (Some(at), Some(part)) = (at, item.part().cloned()) {
             let (name, logprobs) = match &part {
                 ContentPart::OutputText { logprobs, .. } => {
@@ -282,13 +296,8 @@ impl ResponsesFormat {
                 vec![self.event("response.function_call_arguments.done", body)]
             }
             OutputItem::CustomToolCall { id: item_id, input, .. } => {
-                let (item_id, delta) = (item_id, input.clone());
-                let whole = EventBody::CallDelta { item_id: item_id.clone(), output_index, delta };
                 let done = EventBody::CustomCallDone { item_id, output_index, input };
-                vec![
-                    self.event("response.custom_tool_call_input.delta", whole),
-                    self.event("response.custom_tool_call_input.done", done),
-                ]
+                vec![self.event("response.custom_tool_call_input.done", done)]
             }
             OutputItem::Message { .. } | OutputItem::Reasoning { .. } => vec![],
         }

@@ -135,14 +135,9 @@ impl OutputItem {
                 let text = content.first().map(ContentPart::text).unwrap_or_default();
                 *encrypted_content = encrypts.then(|| encode_reasoning(text));
             }
-            OutputItem::CustomToolCall { status, input, .. } => {
-                *status = ended;
-                // The model wrote the arguments of a function with one argument.
-                let arguments = serde_json::from_str::<serde_json::Value>(input);
-                let own = arguments.ok().and_then(|arguments| arguments["input"].as_str().map(str::to_owned));
-                *input = own.unwrap_or_else(|| std::mem::take(input));
-            }
-            OutputItem::Message { status, .. } | OutputItem::FunctionCall { status, .. } => *status = ended,
+            OutputItem::Message { status, .. }
+            | OutputItem::FunctionCall { status, .. }
+            | OutputItem::CustomToolCall { status, .. } => *status = ended,
         }
     }
 }

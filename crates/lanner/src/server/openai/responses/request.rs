@@ -111,7 +111,7 @@ struct TextField {
     #[schemars(with = "Option<AnyObject>")]
     format: Option<Value>,
     /// No effect.
-    #[schemars(transform = words(["medium"]))]
+    #[schemars(transform = words(accepted::VERBOSITY))]
     verbosity: Option<String>,
 }
 
@@ -179,7 +179,8 @@ impl TryFrom<ResponsesRequest> for ValidRequest<ResponsesPrompt> {
         let includes = request.includes()?;
         let tools = OfferedTools::new(request.tools.take().unwrap_or_default())?;
         let chat = request.chat(&tools, includes.contains(&LOGPROBS))?;
-        let valid: ValidRequest<ChatPrompt> = chat.try_into().map_err(renamed)?;
+        let mut valid: ValidRequest<ChatPrompt> = chat.try_into().map_err(renamed)?;
+        valid.params.tools.iter_mut().for_each(|set| tools.constrain(Arc::make_mut(set)));
         let custom_tools = tools.custom.clone();
         let prompt = |chat: ChatPrompt| ResponsesPrompt {
             items,
@@ -276,7 +277,7 @@ impl ResponsesRequest {
 
     fn echo(self, tools: Vec<Value>) -> RequestEcho {
         let ReasoningField { effort, summary, generate_summary } = self.reasoning.unwrap_or_default();
-        let format = self.text.and_then(|text| text.format);
+        let TextField { format, verbosity } = self.text.unwrap_or_default();
         RequestEcho {
             instructions: self.instructions,
             max_output_tokens: self.max_output_tokens,
@@ -290,7 +291,10 @@ impl ResponsesRequest {
             service_tier: "default",
             store: self.store.unwrap_or(true),
             temperature: 0.0,
-            text: TextEcho { format: format.unwrap_or(json!({ "type": "text" })), verbosity: "medium" },
+            text: TextEcho {
+                format: format.unwrap_or(json!({ "type": "text" })),
+                verbosity: verbosity.unwrap_or("medium".into()),
+            },
             tool_choice: self.tool_choice.unwrap_or("auto".into()),
             tools,
             top_logprobs: self.top_logprobs.unwrap_or(0),

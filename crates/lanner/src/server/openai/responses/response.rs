@@ -82,7 +82,7 @@ pub struct ReasoningEcho {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct TextEcho {
     pub format: Value,
-    pub verbosity: &'static str,
+    pub verbosity: String,
 }
 
 #[derive(Clone, Debug, JsonSchema, Serialize)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use chat::{grammar::lark_to_regex, tools::ToolSet};
 use serde_json::{Value, json};
 
 use crate::server::openai::error::ApiError;
@@ -17,6 +18,9 @@ const NOT_OFFERED: [&str; 6] = [
     "local_shell",
 ];
 
+/// The parameter of a custom tool.
+const INPUT: &str = "input";
+
 /// Tools that the model is offered.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct OfferedTools {
@@ -26,6 +30,8 @@ pub(super) struct OfferedTools {
     pub chat: Vec<Value>,
     /// Names of custom tools: the model calls them as functions of one text.
     pub custom: BTreeSet<String>,
+    /// Regular expressions that the texts of some of them match.
+    patterns: Vec<(String, String)>,
 }
 
 impl OfferedTools {
@@ -45,8 +51,10 @@ impl OfferedTools {
                 "function" => offered.chat.push(function(&tool, text("name")?)),
                 "custom" => {
                     let name = text("name")?;
-                    offered.chat.push(custom(&tool, name, &param)?);
+                    let format = InputFormat::of(&tool, &param)?;
+                    offered.chat.push(custom(&tool, name, &format));
                     offered.custom.insert(name.to_owned());
+                    offered.patterns.extend(format.pattern.map(|pattern| (name.to_owned(), pattern)));
                 }
                 kind if NOT_OFFERED.contains(&kind) => continue,
                 kind => {
@@ -60,6 +68,11 @@ impl OfferedTools {
         }
         Ok(offered)
     }
+
+    /// Has the inputs of custom tools follow their grammars.
+    pub(super) fn constrain(&self, tools: &mut ToolSet) {
+        self.patterns.iter().for_each(|(name, pattern)| tools.set_pattern(name, INPUT, pattern));
+    }
 }
 
 fn function(tool: &Value, name: &str) -> Value {
@@ -72,26 +85,63 @@ fn function(tool: &Value, name: &str) -> Value {
     json!({ "type": "function", "function": function })
 }
 
-/// # Errors
-/// 400: its text has a grammar, which is not enforced.
-fn custom(tool: &Value, name: &str, param: &str) -> Result<Value, ApiError> {
-    let format = tool.pointer("/format/type").and_then(Value::as_str).unwrap_or("text");
-    if format != "text" {
-        let message = format!("{param} has a format of type `{format}`; only text is supported");
-        return Err(ApiError::invalid(format!("{param}.format"), message).code("unsupported_parameter"));
+/// What the input of a custom tool must be.
+#[derive(Default)]
+struct InputFormat {
+    /// For the model.
+    description: String,
+    pattern: Option<String>,
+}
+
+impl InputFormat {
+    /// # Errors
+    /// 400: it has another type than text and grammar, or its grammar cannot be followed.
+    fn of(tool: &Value, param: &str) -> Result<InputFormat, ApiError> {
+        let param = format!("{param}.format");
+        let format = &tool["format"];
+        let refuse = |field: &str, message: String| {
+            Err(ApiError::invalid(format!("{param}{field}"), message).code("unsupported_parameter"))
+        };
+        match format["type"].as_str() {
+            None if format.is_null() => return Ok(InputFormat::default()),
+            Some("text") => return Ok(InputFormat::default()),
+            Some("grammar") => {}
+            _ => return refuse("", format!("{param}.type must be `text` or `grammar`")),
+        }
+        // OpenAI's reference has the fields here, its older one in an object of their own.
+        let grammar = format.get("grammar").unwrap_or(format);
+        let Some(definition) = grammar["definition"].as_str() else {
+            return refuse(".definition", format!("{param}.definition must be a string"));
+        };
+        let (pattern, language) = match grammar["syntax"].as_str() {
+            Some("lark") => (lark_to_regex(definition), "Lark grammar"),
+            Some("regex") => (Ok(format!("^(?:{definition})$")), "regular expression"),
+            _ => return refuse(".syntax", format!("{param}.syntax must be `lark` or `regex`")),
+        };
+        match pattern {
+            Ok(pattern) => {
+                let description = format!(" It matches this {language}:\n{definition}");
+                Ok(InputFormat { description, pattern: Some(pattern) })
+            }
+            Err(error) => refuse(".definition", format!("{param}.definition: {error}")),
+        }
     }
-    let input = json!({ "type": "string", "description": "The whole input of the tool." });
+}
+
+fn custom(tool: &Value, name: &str, format: &InputFormat) -> Value {
+    let description = format!("The whole input of the tool.{}", format.description);
+    let input = json!({ "type": "string", "description": description });
     let parameters = json!({
         "type": "object",
-        "properties": { "input": input },
-        "required": ["input"],
+        "properties": { INPUT: input },
+        "required": [INPUT],
         "additionalProperties": false,
     });
     let mut function = json!({ "name": name, "parameters": parameters });
     if !tool["description"].is_null() {
         function["description"] = tool["description"].clone();
     }
-    Ok(json!({ "type": "function", "function": function }))
+    json!({ "type": "function", "function": function })
 }
 
 /// `tool_choice`, as chat completions have it.
@@ -136,12 +186,19 @@ mod tests {
 
     #[test]
     fn tool_that_the_answer_depends_on_is_refused() {
+        let custom = |format: Value| json!({ "type": "custom", "name": "f", "format": format });
+        let grammar = |syntax: &str, definition: &str| {
+            custom(json!({ "type": "grammar", "syntax": syntax, "definition": definition }))
+        };
         for (tool, param) in [
             (json!({ "type": "mcp", "server_url": "https://example.com" }), "tools[0].type"),
             (json!({ "type": "file_search", "vector_store_ids": [] }), "tools[0].type"),
             (json!({ "type": "function" }), "tools[0].name"),
             (json!({ "name": "f" }), "tools[0].type"),
-            (json!({ "type": "custom", "name": "f", "format": { "type": "grammar" } }), "tools[0].format"),
+            (custom(json!({ "type": "grammar" })), "tools[0].format.definition"),
+            (custom(json!({ "type": "xml" })), "tools[0].format"),
+            (grammar("gbnf", "root ::= x"), "tools[0].format.syntax"),
+            (grammar("lark", "start: \"(\" start \")\" | \"x\""), "tools[0].format.definition"),
         ] {
             let error = OfferedTools::new(vec![tool.clone()]).unwrap_err();
             assert_eq!(error.body.param.as_deref(), Some(param), "{tool}");
