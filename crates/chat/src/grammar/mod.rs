@@ -15,6 +15,8 @@ mod lark_tokens;
 mod limits;
 mod matcher;
 mod schema;
+mod schema_disjoint;
+mod schema_rewrite;
 mod start;
 mod token_env;
 mod watch;

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::schema_rewrite::rewritten;
 use crate::{Error, Result};
 
 /// Whitespace between two tokens of JSON: enough to indent, bounded so that a model cannot write
@@ -28,9 +29,10 @@ const UNSUPPORTED: [&str; 15] = [
 ];
 
 /// Keywords whose value is a schema, or several.
-const SUBSCHEMAS: [&str; 6] = ["additionalItems", "additionalProperties", "allOf", "anyOf", "items", "oneOf"];
+pub(super) const SUBSCHEMAS: [&str; 6] =
+    ["additionalItems", "additionalProperties", "allOf", "anyOf", "items", "oneOf"];
 /// Keywords whose value is an object of schemas; `prefixItems`, an array of them.
-const NAMED_SUBSCHEMAS: [&str; 5] =
+pub(super) const NAMED_SUBSCHEMAS: [&str; 5] =
     ["$defs", "definitions", "patternProperties", "prefixItems", "properties"];
 
 /// The schema with our llguidance options.
@@ -38,6 +40,7 @@ const NAMED_SUBSCHEMAS: [&str; 5] =
 /// # Errors
 /// It has a keyword that cannot be honoured.
 pub(super) fn prepared(schema: &Value) -> Result<Value> {
+    let schema = &rewritten(schema);
     let mut object = match schema {
         Value::Object(object) => object.clone(),
         Value::Bool(true) => Map::new(),

@@ -44,6 +44,7 @@ fn keyword_holds(
         "allOf" => each(argument)?.iter().all(|valid| *valid),
         "anyOf" => each(argument)?.iter().any(|valid| *valid),
         "oneOf" => each(argument)?.iter().filter(|valid| **valid).count() == 1,
+        "not" => !is_valid(argument, value, root)?,
         _ => match value {
             Value::Number(number) => number_holds(keyword, argument, schema, number.as_f64()?),
             Value::String(text) => string_holds(keyword, argument, text)?,
@@ -136,6 +137,10 @@ fn array_holds(
         // Before draft 2020-12, `items` could be what `prefixItems` is now.
         ("prefixItems", Value::Array(schemas)) | ("items", Value::Array(schemas)) => all(schemas)?,
         ("items", schema) => rest(schema, length("prefixItems"))?,
+        // Where nothing else evaluates items.
+        ("unevaluatedItems", extra) if !schema.contains_key("items") && is_plain(schema) => {
+            rest(extra, length("prefixItems"))?
+        }
         ("additionalItems", extra) if schema.get("items").is_some_and(Value::is_array) => {
             rest(extra, length("items"))?
         }
@@ -161,7 +166,11 @@ fn object_holds(
                 }
                 all
             }
-            "additionalProperties" => {
+            "propertyNames" => is_valid(argument, &Value::from(name.clone()), root)?,
+            "unevaluatedProperties" if schema.contains_key("additionalProperties") || !is_plain(schema) => {
+                true
+            }
+            "additionalProperties" | "unevaluatedProperties" => {
                 let mut known = named("properties").is_some_and(|names| names.contains_key(name));
                 for pattern in named("patternProperties").iter().flat_map(|patterns| patterns.keys()) {
                     known |= Regex::new(pattern).ok()?.is_match(name);
@@ -178,8 +187,27 @@ fn object_holds(
         "required" => argument.as_array().is_none_or(|names| {
             names.iter().all(|name| name.as_str().is_some_and(|name| object.contains_key(name)))
         }),
+        "dependencies" | "dependentRequired" | "dependentSchemas" => {
+            let mut all = true;
+            for (_, dependent) in argument.as_object()?.iter().filter(|(name, _)| object.contains_key(*name))
+            {
+                let present = |name: &Value| name.as_str().is_some_and(|name| object.contains_key(name));
+                all &= match dependent {
+                    Value::Array(names) => names.iter().all(present),
+                    schema => is_valid(schema, &Value::Object(object.clone()), root)?,
+                };
+            }
+            all
+        }
         "minProperties" => object.len() as f64 >= argument.as_f64()?,
         "maxProperties" => object.len() as f64 <= argument.as_f64()?,
         _ => true,
     })
+}
+
+/// Whether no keyword applies other schemas to the same value.
+fn is_plain(schema: &Map<String, Value>) -> bool {
+    let applicators =
+        ["$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "contains"];
+    applicators.iter().all(|keyword| !schema.contains_key(*keyword))
 }
