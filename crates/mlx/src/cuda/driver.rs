@@ -245,12 +245,28 @@ impl Nvrtc {
     }
 }
 
-/// Opens the library whose name is `prefix` and a minor version; of several, the last by name.
+/// Opens the library whose name is `prefix` and a version, the latest of several.
 fn open_builtins(folder: &Path, prefix: &str) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok());
-    let named = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(prefix);
-    let found = entries.filter(named).map(|entry| entry.path()).max();
-    if let Some(path) = found {
-        Library::open(&path.display().to_string());
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    if let Some(name) = latest(names, prefix) {
+        Library::open(&folder.join(name).display().to_string());
+    }
+}
+
+/// The name of `prefix` and the highest version, whose numbers are compared as numbers.
+fn latest(names: impl Iterator<Item = String>, prefix: &str) -> Option<String> {
+    let version = |name: &String| -> Vec<u32> {
+        name[prefix.len()..].split('.').filter_map(|number| number.parse().ok()).collect()
+    };
+    names.filter(|name| name.starts_with(prefix)).max_by_key(version)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn latest_of_versions_with_two_digits_is_the_highest_number() {
+        let names = ["libx.so.13.2", "libx.so.13.10", "libx.so.13.9", "liby.so.13.11"].map(String::from);
+        assert_eq!(super::latest(names.into_iter(), "libx.so.13"), Some("libx.so.13.10".into()));
     }
 }
