@@ -114,14 +114,20 @@ impl Drop for Buffer {
 }
 
 impl Pool {
-    /// Returns free pieces to the driver, once nothing uses them.
+    /// Returns free pieces to the driver, once nothing uses them. A piece that the driver does not
+    /// take back stays free.
     fn release(&mut self, device: &Device) -> Result<()> {
         device.synchronize()?;
-        for pointer in std::mem::take(&mut self.free).into_values().flatten() {
-            // SAFETY: the driver gave this address, and it has no holder.
-            device.driver.check(unsafe { (device.driver.free)(pointer) }, "free memory")?;
+        while let Some(mut pieces) = self.free.first_entry() {
+            let size = *pieces.key();
+            while let Some(&pointer) = pieces.get().last() {
+                // SAFETY: the driver gave this address, and it has no holder.
+                device.driver.check(unsafe { (device.driver.free)(pointer) }, "free memory")?;
+                pieces.get_mut().pop();
+                self.cached -= size;
+            }
+            pieces.remove();
         }
-        self.cached = 0;
         Ok(())
     }
 }
