@@ -2,11 +2,9 @@
 // merges all blocks.
 #include "attention.cuh"
 
-// Parts of a warp's keys in shared memory.
-constexpr int PARTS_AHEAD = 3;
-
-// `ROWS` queries of a key head, `first` and following, and one block of its keys.
-template <int DIM, int ROWS>
+// `ROWS` queries of a key head, `first` and following, and one block of its keys; PARTS_AHEAD parts of a warp's
+// keys are in shared memory.
+template <int DIM, int ROWS, int PARTS_AHEAD>
 struct Block {
     // Parts of each warp's keys.
     __align__(16) float keys[8][PARTS_AHEAD][32 * KEY_STRIDE];
@@ -102,14 +100,17 @@ struct Block {
     }
 };
 
-// Keys of a piece of values, and pieces in shared memory.
+// Keys of a piece of values.
 constexpr int PIECE = 16;
-constexpr int few_slots(int dim) { return 512 / dim; }
+// Parts of keys and pieces of values in shared memory. If the blocks of keys are fewer than the multiprocessors,
+// no two of them share one, and each has `deep` pipelines.
+constexpr int few_parts(bool deep) { return deep ? 4 : 3; }
+constexpr int few_slots(int dim, bool deep) { return (deep ? 1024 : 512) / dim; }
 
 // Merges the blocks of partial results `all` and writes the outputs. Factors are computed by a thread for each
 // query, for some blocks at a time.
-template <int DIM, int ROWS>
-__device__ __forceinline__ void merge_blocks(Block<DIM, ROWS>& shared, const AttentionRow& row, const float* all,
+template <int DIM, int ROWS, int AHEAD>
+__device__ __forceinline__ void merge_blocks(Block<DIM, ROWS, AHEAD>& shared, const AttentionRow& row, const float* all,
                                              float* out, int head, int heads, int group, int blocks,
                                              const OutputGates& gates) {
     constexpr int PARTS = 256 / DIM, OWN = ROWS / PARTS, TOGETHER = KEY_BLOCK / 2;
@@ -162,14 +163,15 @@ __device__ __forceinline__ void merge_blocks(Block<DIM, ROWS>& shared, const Att
 // partials [sequences][kv_heads][blocks][ROWS][DIM + 2]; arrived [sequences][kv_heads], zero before and
 // afterwards. Grid: most blocks of a sequence, kv_heads, sequences; 256 threads. tokens * group <= ROWS.
 // Each thread sums a column of DIM for some of the queries, while bulk copies bring values.
-template <int DIM, int ROWS>
+template <int DIM, int ROWS, bool DEEP>
 __device__ __forceinline__ void attend_few(const AttentionRows& rows, const float* q, float* out, float* partials,
                                            u32* arrived, int heads, int kv_heads, float scale,
                                            const OutputGates& gates) {
-    constexpr int PARTS = 256 / DIM, OWN = ROWS / PARTS, SLOTS = few_slots(DIM);
+    constexpr int PARTS = 256 / DIM, OWN = ROWS / PARTS, SLOTS = few_slots(DIM, DEEP);
+    using OwnBlock = Block<DIM, ROWS, few_parts(DEEP)>;
     DYNAMIC_SHARED(memory);
     float* ring = (float*)memory;
-    Block<DIM, ROWS>& shared = *(Block<DIM, ROWS>*)(ring + SLOTS * PIECE * DIM);
+    OwnBlock& shared = *(OwnBlock*)(ring + SLOTS * PIECE * DIM);
     u64* barriers = (u64*)(&shared + 1);
     __shared__ bool last;
     const AttentionRow& row = rows.row[blockIdx.z];
@@ -177,9 +179,11 @@ __device__ __forceinline__ void attend_few(const AttentionRows& rows, const floa
     const int blocks = (row.length + KEY_BLOCK - 1) / KEY_BLOCK, base = block * KEY_BLOCK;
     const int count = min(KEY_BLOCK, row.length - base), pieces = (count + PIECE - 1) / PIECE;
     const float* values = row.values + ((size_t)head * row.capacity + base) * DIM;
+    const float* keys = row.keys + ((size_t)head * row.capacity + base) * DIM;
     if (thread == 0) {
         for (int i = 0; i < SLOTS; i++) barrier_init(shared_address(barriers + i), 1);
         barrier_fence();
+        if (DEEP && block < blocks) prefetch(values, count * DIM * 4), prefetch(keys, count * DIM * 4);
     }
     launch_dependents();
     wait_for_previous();
@@ -192,7 +196,6 @@ __device__ __forceinline__ void attend_few(const AttentionRows& rows, const floa
         bulk_copy(shared_address(ring + piece % SLOTS * PIECE * DIM), values + (size_t)piece * PIECE * DIM, bytes,
                   barrier, evict_first());
     };
-    const float* keys = row.keys + ((size_t)head * row.capacity + base) * DIM;
     shared.start(keys, count);
     if (thread == 0) {
         for (int i = 0; i < SLOTS; i++) fetch(i);
@@ -252,19 +255,22 @@ __device__ __forceinline__ void attend_few(const AttentionRows& rows, const floa
     __syncthreads();
     if (!last) return;
     __threadfence();
-    merge_blocks<DIM, ROWS>(shared, row, all, out, head, heads, group, blocks, gates);
+    merge_blocks<DIM, ROWS, few_parts(DEEP)>(shared, row, all, out, head, heads, group, blocks, gates);
 }
 
-#define ATTEND_FEW(dim, queries)                                                                             \
-    extern "C" __global__ void __launch_bounds__(256, 2) attend_few_##dim##_##queries(                           \
+#define ATTEND_FEW(name, dim, queries, deep)                                                                 \
+    extern "C" __global__ void __launch_bounds__(256, 2) name(                                               \
         const __grid_constant__ AttentionRows rows, const float* q, float* out, float* partials, u32* arrived, \
         int heads, int kv_heads, float scale, const __grid_constant__ OutputGates gates) {                   \
-        attend_few<dim, queries>(rows, q, out, partials, arrived, heads, kv_heads, scale, gates);            \
+        attend_few<dim, queries, deep>(rows, q, out, partials, arrived, heads, kv_heads, scale, gates);      \
     }
 
-ATTEND_FEW(64, 4)
-ATTEND_FEW(64, 16)
-ATTEND_FEW(128, 4)
-ATTEND_FEW(128, 16)
-ATTEND_FEW(256, 4)
-ATTEND_FEW(256, 16)
+ATTEND_FEW(attend_few_64_4, 64, 4, false)
+ATTEND_FEW(attend_few_64_4_deep, 64, 4, true)
+ATTEND_FEW(attend_few_64_16, 64, 16, false)
+ATTEND_FEW(attend_few_128_4, 128, 4, false)
+ATTEND_FEW(attend_few_128_4_deep, 128, 4, true)
+ATTEND_FEW(attend_few_128_16, 128, 16, false)
+ATTEND_FEW(attend_few_256_4, 256, 4, false)
+ATTEND_FEW(attend_few_256_4_deep, 256, 4, true)
+ATTEND_FEW(attend_few_256_16, 256, 16, false)

@@ -68,6 +68,12 @@ __device__ __forceinline__ void bulk_copy(u32 to, const void* from, u32 bytes, u
         : "memory");
 }
 
+// Starts bringing contiguous global memory to the L2 cache. Nothing is read yet: memory that the previous
+// kernel writes may be named before waiting for that kernel.
+__device__ __forceinline__ void prefetch(const void* from, u32 bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 // Copies 16 bytes of global memory to shared memory, for the calling thread alone until it has waited and
 // synchronised with others.
 __device__ __forceinline__ void copy_16(u32 to, const void* from) {

@@ -67,6 +67,7 @@ __device__ __forceinline__ void delta_token(const DeltaTokenRow& row, const Delt
     const int sharing = sizes.value_heads / sizes.key_heads, key_head = head / sharing;
     const int first = thread / 8 * ROWS;
     const size_t state = ((size_t)head * DIM + part * VALUES + first) * DIM + lane;
+    if (thread == 0) prefetch(row.before + ((size_t)head * DIM + part * VALUES) * DIM, VALUES * DIM * 4);
     launch_dependents();
     wait_for_previous();
     float s[ROWS][OWN];
@@ -82,6 +83,8 @@ __device__ __forceinline__ void delta_token(const DeltaTokenRow& row, const Delt
     const bool has_head = DIM == THREADS || thread < DIM, has_value = thread < VALUES;
     const int own = key_head * DIM + thread, value = 2 * keys + head * DIM + part * VALUES + thread;
     Channel of_query, of_key, of_value;
+    const size_t gate = (size_t)row.token * sizes.value_heads + head;
+    const float rate = neg_exp_a[head], shift = a[gate] + dt_bias[head], own_b = b[gate];
     if (has_head) of_query.load(sizes, row.past, x, taps, own), of_key.load(sizes, row.past, x, taps, keys + own);
     if (has_value) of_value.load(sizes, row.past, x, taps, value);
     if (has_head) {
@@ -93,9 +96,8 @@ __device__ __forceinline__ void delta_token(const DeltaTokenRow& row, const Delt
         of_value.keep(sizes, row.next, value);
     }
     if (thread == THREADS - 1) {
-        const size_t gate = (size_t)row.token * sizes.value_heads + head;
-        rates[0] = exact_exp(neg_exp_a[head] * softplus(a[gate] + dt_bias[head]));
-        rates[1] = sigmoid(b[gate]);
+        rates[0] = exact_exp(rate * softplus(shift));
+        rates[1] = sigmoid(own_b);
     }
     __syncthreads();
     if (thread < 64) {

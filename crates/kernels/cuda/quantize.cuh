@@ -66,3 +66,55 @@ __device__ __forceinline__ QuantizedPair quantize_pair(float first, float second
     quantize_pairs<1>(values, pairs);
     return pairs[0];
 }
+
+__device__ __forceinline__ void load_8(float (&to)[8], const float* from) {
+    const float4 first = *(const float4*)from, second = *(const float4*)(from + 4);
+    to[0] = first.x, to[1] = first.y, to[2] = first.z, to[3] = first.w;
+    to[4] = second.x, to[5] = second.y, to[6] = second.z, to[7] = second.w;
+}
+
+__device__ __forceinline__ void store_8(float* to, const float (&from)[8]) {
+    *(float4*)to = make_float4(from[0], from[1], from[2], from[3]);
+    *(float4*)(to + 4) = make_float4(from[4], from[5], from[6], from[7]);
+}
+
+// Eight neighbouring inputs of a group: four bytes of each plane for the first four and for the others, and
+// what the group shares, as in QuantizedPair.
+struct QuantizedEight {
+    u32 high[2], low[2];
+    float2 step;
+};
+
+// By a warp of which every 8 lanes have a group, each 8 neighbours.
+__device__ __forceinline__ QuantizedEight quantize_eight(const float (&values)[8]) {
+    float largest = 0.0f;
+    int finite = 1, total = 0;
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        const float size = fabsf(values[k]);
+        largest = size > largest ? size : largest;
+        finite &= size <= 3.402823466e38f;
+    }
+#pragma unroll
+    for (int distance = 4; distance; distance /= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, largest, distance);
+        largest = other > largest ? other : largest;
+        finite &= __shfl_xor_sync(0xffffffffu, finite, distance);
+    }
+    QuantizedEight eight = {{0, 0}, {0, 0}, make_float2(finite ? 0.0f : __uint_as_float(0x7fc00000u), 0.0f)};
+    if (finite && largest >= 1e-30f) {
+        const float inverse = 32639.0f / largest;
+        eight.step.x = largest / 32639.0f;
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            const int own = __float2int_rn(values[k] * inverse), low = (signed char)(own & 255);
+            total += own;
+            eight.high[k / 4] |= (u32)((own - low) / 256 & 255) << k % 4 * 8;
+            eight.low[k / 4] |= (u32)(low & 255) << k % 4 * 8;
+        }
+    }
+#pragma unroll
+    for (int distance = 4; distance; distance /= 2) total += __shfl_xor_sync(0xffffffffu, total, distance);
+    eight.step.y = (float)total * eight.step.x;
+    return eight;
+}

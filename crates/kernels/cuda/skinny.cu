@@ -41,63 +41,68 @@ struct InputRow {
     float eps;
 };
 
-// Groups of a warp whose integers are made side by side: each takes long chains of exchanges.
-constexpr int GROUPS_TOGETHER = 4;
+// A thread's inputs of a row, 8 neighbours: the input's weight in the norm, and its gate.
+struct OwnInputs {
+    float values[8], weights[8], gates[8];
 
-// The integers of a row; `row` has room for it. By all threads.
+    __device__ __forceinline__ void load_weights(const InputRow& from, int i) {
+        if (from.dim && i < from.inputs) load_8(weights, from.weight + (from.dim == from.inputs ? i : i % from.dim));
+    }
+
+    __device__ __forceinline__ void load(const InputRow& from, int i) {
+        if (i >= from.inputs) return;
+        load_8(values, from.x + i);
+        if (from.gate) load_8(gates, from.gate + i);
+    }
+
+    // After the norm, of which `factor` is that of these inputs, and gates.
+    __device__ __forceinline__ void finish(const InputRow& from, int i, float factor) {
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            if (from.dim) values[k] = values[k] * factor * weights[k];
+            if (from.gate) values[k] = values[k] * silu(gates[k]);
+            if (i >= from.inputs) values[k] = 0.0f;
+        }
+    }
+};
+
+// The integers of a row, of which `own` has the thread's first inputs; `row` has room for it. By all threads.
 template <int WARPS>
-__device__ __forceinline__ void quantize_row(const InputRow& from, float* row, int groups, uint4* inputs,
-                                             float2* input_steps) {
-    __shared__ float whole;
+__device__ __forceinline__ void quantize_row(const InputRow& from, OwnInputs& own, float* row, int groups,
+                                             uint4* inputs, float2* input_steps) {
+    constexpr int THREADS = WARPS * 32;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    for (int i = threadIdx.x; i < from.inputs / 4; i += WARPS * 32) ((float4*)row)[i] = ((const float4*)from.x)[i];
-    __syncthreads();
-    const bool one_norm = from.dim == from.inputs;
-    int first = warp;
-    // All warps at least once: they synchronise.
-    do {
-        float2 pair[GROUPS_TOGETHER], weight[GROUPS_TOGETHER], gate[GROUPS_TOGETHER];
-#pragma unroll
-        for (int j = 0; j < GROUPS_TOGETHER; j++) {
-            const int i = (first + j * WARPS) * GROUP + lane * 2;
-            pair[j] = weight[j] = gate[j] = make_float2(0.0f, 0.0f);
-            if (i >= from.inputs) continue;
-            pair[j] = *(const float2*)(row + i);
-            if (from.dim) weight[j] = *(const float2*)(from.weight + (one_norm ? i : i % from.dim));
-            if (from.gate) gate[j] = *(const float2*)(from.gate + i);
+    if (from.dim) {
+        if (threadIdx.x * 8 < from.inputs) store_8(row + threadIdx.x * 8, own.values);
+        for (int i = (threadIdx.x + THREADS) * 8; i < from.inputs; i += THREADS * 8) {
+            float other[8];
+            load_8(other, from.x + i);
+            store_8(row + i, other);
         }
-        // Weights are on their way meanwhile.
-        if (one_norm && first == warp) {
-            if (warp == 0) {
-                const float own = inverse_rms(row, from.inputs, from.eps);
-                if (lane == 0) whole = own;
-            }
-            __syncthreads();
+        __syncthreads();
+        // Half a warp for each norm, whose factor goes where the steps of its groups will be.
+        const int norms = from.inputs / from.dim, each = from.dim / GROUP;
+        for (int first = warp * 2; first < norms; first += WARPS * 2) {
+            const int norm = first + (lane >> 4);
+            const float factor = inverse_rms(row + min(norm, norms - 1) * from.dim, from.dim, from.eps);
+            if (norm < norms)
+                for (int i = lane & 15; i < each; i += 16) input_steps[norm * each + i].x = factor;
         }
-        QuantizedPair own[GROUPS_TOGETHER];
-#pragma unroll
-        for (int j = 0; j < GROUPS_TOGETHER; j++) {
-            const int start = (first + j * WARPS) * GROUP;
-            // Whole warps: a group lies inside the row, and inside one norm.
-            if (from.dim && start < from.inputs) {
-                const float factor =
-                    one_norm ? whole : inverse_rms(row + start / from.dim * from.dim, from.dim, from.eps);
-                pair[j].x = pair[j].x * factor * weight[j].x, pair[j].y = pair[j].y * factor * weight[j].y;
-            }
-            if (from.gate) pair[j].x = pair[j].x * silu(gate[j].x), pair[j].y = pair[j].y * silu(gate[j].y);
-        }
-        quantize_pairs<GROUPS_TOGETHER>(pair, own);
-#pragma unroll
-        for (int j = 0; j < GROUPS_TOGETHER; j++) {
-            const int group = first + j * WARPS;
-            if (group >= groups) continue;
-            u8* planes = (u8*)(inputs + group * 8);
-            *(unsigned short*)(planes + own[j].at) = own[j].high;
-            *(unsigned short*)(planes + 64 + own[j].at) = own[j].low;
-            if (lane == 0) input_steps[group] = own[j].step;
-        }
-        first += WARPS * GROUPS_TOGETHER;
-    } while (first < groups);
+        __syncthreads();
+    }
+    // A group is 8 threads'.
+    for (int at = threadIdx.x; at < groups * 8; at += THREADS) {
+        const int group = at / 8;
+        own.finish(from, at * 8, from.dim ? input_steps[group].x : 1.0f);
+        const QuantizedEight eight = quantize_eight(own.values);
+        u32* planes = (u32*)(inputs + group * 8) + (at & 1) * 8 + (at >> 1 & 3);
+        planes[0] = eight.high[0], planes[4] = eight.high[1];
+        planes[16] = eight.low[0], planes[20] = eight.low[1];
+        __syncwarp();
+        if ((at & 7) == 0) input_steps[group] = eight.step;
+        own.load_weights(from, (at + THREADS) * 8);
+        own.load(from, (at + THREADS) * 8);
+    }
 }
 
 // `SETS` of 4 rows; `stride` is the M of the steps, of which these are `rows`. With `ROW` the inputs are
@@ -135,17 +140,24 @@ __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restri
         barrier_expect(barrier_address + slot * 8, BLOCK);
         bulk_copy(ring_address + slot * BLOCK, from, BLOCK, barrier_address + slot * 8, policy);
     };
-    if (lane == 0) {
+    auto fill_ring = [&] {
+        if (lane != 0) return;
         for (int i = 0; i < DEPTH; i++) {
             if (warp + i * WARPS < jobs) fetch(warp + i * WARPS, i);
         }
-    }
+    };
+    if (!ROW) fill_ring();
+    OwnInputs own_inputs;
+    if (ROW) own_inputs.load_weights(from, threadIdx.x * 8);
     // Weights do not depend on the previous kernel; everything below does.
     launch_dependents();
     wait_for_previous();
     if (ROW) {
+        own_inputs.load(from, threadIdx.x * 8);
+        // Not before: the row would wait for all of these weights.
+        fill_ring();
         float* row = (float*)(((size_t)(arrived + OPEN_TILES) + 15) & ~(size_t)15);
-        quantize_row<WARPS>(from, row, segments * GROUPS, inputs, input_steps);
+        quantize_row<WARPS>(from, own_inputs, row, segments * GROUPS, inputs, input_steps);
     } else {
         for (int i = threadIdx.x; i < segments * GROUPS * rows * 8; i += WARPS * 32) inputs[i] = x[i];
         for (int i = threadIdx.x; i < segments * GROUPS * rows; i += WARPS * 32)
@@ -229,19 +241,23 @@ __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restri
     }
 }
 
+// A bound above the number of threads: registers are left for the next kernel's threads.
+constexpr int most_threads(int warps) { return warps * 40; }
+
 #define SKINNY(bits, warps, depth, sets)                                                                     \
-    extern "C" __global__ void __launch_bounds__(warps * 32, 1) skinny_##bits##_##warps##_##depth##_##sets(      \
+    extern "C" __global__ void __launch_bounds__(most_threads(warps), 1) skinny_##bits##_##warps##_##depth##_##sets(      \
         const __grid_constant__ Parts parts, const uint4* x, const float2* steps, int tiles, int segments,    \
         int rows, int stride) {                                                                              \
         skinny<bits, warps, depth, sets, false>(parts, x, steps, tiles, segments, rows, stride, InputRow());  \
     }
 
 #define SKINNY_ROW(bits, warps, depth)                                                                      \
-    extern "C" __global__ void __launch_bounds__(warps * 32, 1) skinny_row_##bits##_##warps##_##depth(          \
+    extern "C" __global__ void __launch_bounds__(most_threads(warps), 1) skinny_row_##bits##_##warps##_##depth(          \
         const __grid_constant__ Parts parts, const __grid_constant__ InputRow from, int tiles, int segments) { \
         skinny<bits, warps, depth, 1, true>(parts, nullptr, nullptr, tiles, segments, 1, 1, from);           \
     }
 
+SKINNY(4, 16, 2, 1)
 SKINNY(4, 16, 1, 1)
 SKINNY(4, 12, 2, 1)
 SKINNY(4, 8, 2, 1)
@@ -253,8 +269,8 @@ SKINNY(8, 8, 2, 1)
 SKINNY(8, 8, 1, 1)
 SKINNY(8, 8, 2, 2)
 SKINNY(8, 8, 1, 2)
+SKINNY_ROW(4, 16, 2)
 SKINNY_ROW(4, 16, 1)
-SKINNY_ROW(4, 12, 2)
 SKINNY_ROW(4, 8, 2)
 SKINNY_ROW(4, 8, 1)
 SKINNY_ROW(8, 8, 2)

@@ -119,16 +119,16 @@ Launch launch_of(void (*kernel)(A...)) {
 #define KERNEL(name) {#name, launch_of(name)}
 const std::map<std::string, Launch>& kernels() {
     static const std::map<std::string, Launch> all = {
-        KERNEL(skinny_4_16_1_1), KERNEL(skinny_4_12_2_1), KERNEL(skinny_4_8_2_1), KERNEL(skinny_4_8_1_1),
+        KERNEL(skinny_4_16_2_1), KERNEL(skinny_4_16_1_1), KERNEL(skinny_4_12_2_1), KERNEL(skinny_4_8_2_1), KERNEL(skinny_4_8_1_1),
         KERNEL(skinny_4_16_1_2), KERNEL(skinny_4_8_2_2), KERNEL(skinny_4_8_1_2), KERNEL(skinny_8_8_2_1),
         KERNEL(skinny_8_8_1_1), KERNEL(skinny_8_8_2_2), KERNEL(skinny_8_8_1_2), KERNEL(wide_4), KERNEL(wide_8),
-        KERNEL(skinny_row_4_16_1), KERNEL(skinny_row_4_12_2), KERNEL(skinny_row_4_8_2),
+        KERNEL(skinny_row_4_16_2), KERNEL(skinny_row_4_16_1), KERNEL(skinny_row_4_8_2),
         KERNEL(skinny_row_4_8_1), KERNEL(skinny_row_8_8_2), KERNEL(skinny_row_8_8_1), KERNEL(medium_4_32), KERNEL(medium_4_64), KERNEL(medium_8_32), KERNEL(medium_8_64),
         KERNEL(delta_64), KERNEL(delta_128), KERNEL(delta_inputs_64), KERNEL(delta_inputs_128), KERNEL(conv_state), KERNEL(delta_token_64), KERNEL(delta_token_128),
         KERNEL(heads), KERNEL(quantize), KERNEL(quantize_norm), KERNEL(quantize_gated),
         KERNEL(quantize_gated_norm), KERNEL(rms_norm), KERNEL(embed_4), KERNEL(embed_8),
-        KERNEL(attend_few_64_4), KERNEL(attend_few_64_16), KERNEL(attend_many_64), KERNEL(attend_few_128_4),
-        KERNEL(attend_few_128_16), KERNEL(attend_many_128), KERNEL(attend_few_256_4), KERNEL(attend_few_256_16),
+        KERNEL(attend_few_64_4), KERNEL(attend_few_64_4_deep), KERNEL(attend_few_64_16), KERNEL(attend_many_64), KERNEL(attend_few_128_4), KERNEL(attend_few_128_4_deep),
+        KERNEL(attend_few_128_16), KERNEL(attend_many_128), KERNEL(attend_few_256_4), KERNEL(attend_few_256_4_deep), KERNEL(attend_few_256_16),
         KERNEL(attend_many_256), KERNEL(sample_blocks), KERNEL(sample_finish),
     };
     return all;

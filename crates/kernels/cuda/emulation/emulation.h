@@ -146,6 +146,7 @@ inline void bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned ba
     barrier_at(barrier).bytes -= bytes;
     barrier_check(barrier_at(barrier));
 }
+inline void prefetch(const void*, unsigned) {}
 inline void copy_16(unsigned to, const void* from) {
     if ((to | (unsigned)(uintptr_t)from) % 16) {
         fprintf(stderr, "a copy of 16 bytes is not aligned\n");

@@ -240,9 +240,11 @@ pub const fn delta_shared(dim: usize) -> usize {
     3 * (16 * (3 * dim * 4 + 8)) + 3 * 8 + 1024
 }
 
-/// Shared memory of a block of attention of up to `rows` queries.
-pub const fn few_shared(dim: usize, rows: usize) -> usize {
-    let (slots, piece, keys) = (512 / dim, 16, 8 * 3 * 32 * 20);
+/// Shared memory of a block of attention of up to `rows` queries; with `deep` pipelines it has a
+/// multiprocessor to itself.
+pub const fn few_shared(dim: usize, rows: usize, deep: bool) -> usize {
+    let (slots, parts) = if deep { (1024 / dim, 4) } else { (512 / dim, 3) };
+    let (piece, keys) = (16, 8 * parts * 32 * 20);
     (slots * piece * dim + keys + rows * dim + 256 * rows + 10 * rows) * 4 + slots * 8
 }
 

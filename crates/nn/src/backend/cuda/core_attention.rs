@@ -11,7 +11,7 @@ use mlx::{Array, Dtype, cuda::Arguments};
 
 use super::{
     super::cpu,
-    launch::{counters, empty, fall_back, is_f32, launch, resident, resident_f32, zeros},
+    launch::{counters, device, empty, fall_back, is_f32, launch, resident, resident_f32, zeros},
 };
 use crate::{CoreAttention, KEY_BLOCK, KvRow, RmsNorm};
 
@@ -210,12 +210,16 @@ fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: Out
     let partials = empty(&[count, blocks, queries, dim + 2]);
     let arrived = counters(count as usize);
     let (spans, _) = attention_spans(rows, |_| 0);
-    let name = match (dim, queries) {
-        (64, 4) => "attend_few_64_4",
-        (64, _) => "attend_few_64_16",
-        (128, 4) => "attend_few_128_4",
-        (128, _) => "attend_few_128_16",
-        (_, 4) => "attend_few_256_4",
+    let deep = queries == 4 && blocks * count <= device().multiprocessors as i32;
+    let name = match (dim, queries, deep) {
+        (64, 4, false) => "attend_few_64_4",
+        (64, 4, true) => "attend_few_64_4_deep",
+        (64, ..) => "attend_few_64_16",
+        (128, 4, false) => "attend_few_128_4",
+        (128, 4, true) => "attend_few_128_4_deep",
+        (128, ..) => "attend_few_128_16",
+        (_, 4, false) => "attend_few_256_4",
+        (_, 4, true) => "attend_few_256_4_deep",
         _ => "attend_few_256_16",
     };
     let arguments = Arguments::new()
@@ -228,7 +232,7 @@ fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: Out
         .with(*kv_heads)
         .with(attention.softmax.scale)
         .with(gates);
-    let shared = few_shared(*dim as usize, queries as usize);
+    let shared = few_shared(*dim as usize, queries as usize, deep);
     launch(name, [blocks as usize, *kv_heads as usize, rows.len()], 256, shared, arguments);
 }
 
