@@ -11,5 +11,6 @@ mod emulation;
 mod layers;
 mod memory;
 mod products;
+mod recording;
 mod sequences;
 mod support;
