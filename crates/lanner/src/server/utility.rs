@@ -1,6 +1,6 @@
 //! Small routes about the server: its version, its counters, and the end of a request.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{Arc, LazyLock, atomic::Ordering};
 
 use axum::{
     Extension, Json,
@@ -18,6 +18,7 @@ use super::{
     openai::error::ApiError,
     tenant::Client,
 };
+use crate::bench::machine;
 
 /// Programs that look for a server at its address read any text.
 pub(super) async fn greeting() -> &'static str {
@@ -60,6 +61,9 @@ pub(crate) async fn metrics(State(state): State<AppState>) -> impl IntoResponse 
     page.respond()
 }
 
+/// Read once: some systems start a program for it.
+static MACHINE_MEMORY: LazyLock<Option<usize>> = LazyLock::new(machine::memory);
+
 /// The main counters as JSON; `/metrics` has all of them.
 pub(super) async fn stats(State(state): State<AppState>) -> Json<Value> {
     let server = state.common();
@@ -89,7 +93,12 @@ pub(super) async fn stats(State(state): State<AppState>) -> Json<Value> {
             "entries": metrics.cache_entries.get(),
             "disk_bytes": metrics.disk_bytes.get(),
         },
-        "memory": { "active_bytes": metrics.memory.get(), "peak_bytes": metrics.most_memory.get() },
+        "memory": {
+            "active_bytes": metrics.memory.get(),
+            "peak_bytes": metrics.most_memory.get(),
+            "limit_bytes": state.memory_limit(),
+            "machine_bytes": *MACHINE_MEMORY,
+        },
     }))
 }
 

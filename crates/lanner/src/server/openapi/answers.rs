@@ -244,6 +244,10 @@ struct PrefixCacheStats {
 struct MemoryStats {
     active_bytes: u64,
     peak_bytes: u64,
+    /// `--memory-limit`.
+    limit_bytes: Option<u64>,
+    /// Null where the system does not report it.
+    machine_bytes: Option<u64>,
 }
 
 /// A request that was cancelled.
