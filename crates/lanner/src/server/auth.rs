@@ -60,7 +60,7 @@ impl Auth {
         self.check_origin(request)?;
         match request.uri().path() {
             "/" | "/health" | "/docs" | "/openapi.json" => Ok(None),
-            _ if self.keys.is_empty() => Ok(None),
+            path if path.starts_with("/page/") || self.keys.is_empty() => Ok(None),
             _ => self.check_key(request).map(Some),
         }
     }

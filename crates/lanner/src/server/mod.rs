@@ -23,6 +23,7 @@ mod models;
 mod ollama;
 pub mod openai;
 mod openapi;
+mod page;
 mod paths;
 pub mod preparation;
 mod protocol;
@@ -96,7 +97,8 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .route("/detokenize", post(tokens::detokenize))
         .route("/tokenizer_info", get(tokens::tokenizer_info))
         .route("/apply-template", post(tokens::apply_template))
-        .route("/", get(utility::greeting))
+        .route("/", get(page::index))
+        .route("/page/{file}", get(page::file))
         .route("/openapi.json", get(openapi::openapi_json))
         .route("/docs", get(openapi::docs))
         .merge(ollama::routes())

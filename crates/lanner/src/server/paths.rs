@@ -15,7 +15,7 @@ const VERSIONED: [&str; 11] = [
     "v1",
 ];
 /// First segments of the other routes.
-const UNVERSIONED: [&str; 10] = [
+const UNVERSIONED: [&str; 11] = [
     "api",
     "apply-template",
     "detokenize",
@@ -23,6 +23,7 @@ const UNVERSIONED: [&str; 10] = [
     "health",
     "metrics",
     "openapi.json",
+    "page",
     "tokenize",
     "tokenizer_info",
     "version",

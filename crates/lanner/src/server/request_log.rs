@@ -13,8 +13,8 @@ use super::{
     openai::{error::ApiError, usage::Usage},
 };
 
-/// Routes that monitors poll are logged at `debug`.
-const POLLED: [&str; 3] = ["/", "/health", "/metrics"];
+/// Routes that monitors and the web page poll are logged at `debug`.
+const POLLED: [&str; 4] = ["/", "/health", "/metrics", "/v1/stats"];
 
 /// A request, logged when the last reference to it is dropped: after the answer's last byte, or
 /// when the client has disconnected.
@@ -158,7 +158,7 @@ impl Drop for RequestLog {
         if let Some(permit) = answer.permit.take() {
             permit.charge(answer.num_tokens);
         }
-        match POLLED.contains(&&*self.path) {
+        match POLLED.contains(&&*self.path) || self.path.starts_with("/page/") {
             true => tracing::debug!("{self}"),
             false => tracing::info!("{self}"),
         }

@@ -20,11 +20,6 @@ use super::{
 };
 use crate::bench::machine;
 
-/// Programs that look for a server at its address read any text.
-pub(super) async fn greeting() -> &'static str {
-    "Lanner is running"
-}
-
 pub(super) async fn version() -> Json<Value> {
     Json(json!({ "version": env!("CARGO_PKG_VERSION") }))
 }

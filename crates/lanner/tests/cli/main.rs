@@ -33,6 +33,7 @@ mod ollama;
 mod openapi;
 mod overload;
 mod oversized_requests;
+mod page;
 mod pull;
 mod quantize;
 mod remote;

@@ -33,7 +33,8 @@ pub(crate) struct Operation {
 /// Content of an answer with status 200.
 enum Body {
     Json(MakeSchema),
-    Text(&'static str),
+    /// Text of one of these types.
+    Text(&'static [&'static str]),
     /// There is none: every request is refused.
     Refused,
 }
@@ -70,12 +71,12 @@ impl Operation {
         Operation::new(method, path, summary, Body::Json(SchemaGenerator::subschema_for::<A>))
     }
 
-    /// Answers with a text of this type.
+    /// Answers with a text of one of these types.
     pub(crate) fn text(
         method: &'static str,
         path: &'static str,
         summary: &'static str,
-        media: &'static str,
+        media: &'static [&'static str],
     ) -> Operation {
         Operation::new(method, path, summary, Body::Text(media))
     }
@@ -210,7 +211,11 @@ impl Operation {
             Body::Json(schema) => {
                 json!({ "application/json": { "schema": schema(&mut generators.answers) } })
             }
-            Body::Text(media) => json!({ media: { "schema": { "type": "string" } } }),
+            Body::Text(media) => {
+                let content =
+                    media.iter().map(|media| ((*media).into(), json!({ "schema": { "type": "string" } })));
+                Value::Object(content.collect())
+            }
             Body::Refused => return None,
         };
         if let Some((media, schema)) = self.stream {

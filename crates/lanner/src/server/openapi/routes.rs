@@ -10,7 +10,7 @@ use super::{
         TemplateAnswer, TokenizeAnswer, TokenizerAnswer, UnloadAnswer, VersionAnswer,
     },
     operation::{NDJSON, Operation, SSE},
-    statuses::{ADMIN, ENGINE, LOAD, MODEL, NOT_FOUND, PULL, UNHEALTHY},
+    statuses::{ADMIN, ENGINE, LOAD, MODEL, NOT_FOUND, PAGE, PULL, UNHEALTHY},
 };
 use crate::server::{
     admin::{LoadRequest, PullRequest, UnloadRequest},
@@ -209,7 +209,7 @@ fn server() -> Vec<Operation> {
             .public()
             .fails(UNHEALTHY)
             .answers_alike(503),
-        Operation::text("get", "/metrics", "Counters for Prometheus.", "text/plain"),
+        Operation::text("get", "/metrics", "Counters for Prometheus.", &["text/plain"]),
         Operation::json::<StatsAnswer>("get", "/v1/stats", "The main counters."),
         Operation::json::<VersionAnswer>("get", "/version", "The version of the program."),
         Operation::json::<CacheAnswer>("get", "/v1/cache", "Contents and counters of the prefix cache.")
@@ -226,8 +226,24 @@ fn server() -> Vec<Operation> {
             "Cancels a request by the id of its header or of its answer.",
         )
         .fails(NOT_FOUND),
-        Operation::text("get", "/", "Says that the server runs.", "text/plain").public(),
+        Operation::text(
+            "get",
+            "/",
+            "The web page for browsers; a line for others.",
+            &["text/html", "text/plain"],
+        )
+        .public()
+        .fails(PAGE),
+        Operation::text(
+            "get",
+            "/page/{file}",
+            "A file of the web page.",
+            &["text/javascript", "text/css", "image/svg+xml"],
+        )
+        .public()
+        .fails(PAGE)
+        .fails(NOT_FOUND),
         Operation::json::<super::document::Document>("get", "/openapi.json", "This document.").public(),
-        Operation::text("get", "/docs", "This document as a page.", "text/html").public(),
+        Operation::text("get", "/docs", "This document as a page.", &["text/html"]).public(),
     ]
 }

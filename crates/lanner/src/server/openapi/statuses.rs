@@ -77,6 +77,8 @@ pub(crate) const LOAD: &[Status] = &[
     status(409, "another model is being loaded"),
     status(503, "there is no memory for the model"),
 ];
+/// Of the web page.
+pub(crate) const PAGE: &[Status] = &[status(406, "the `Accept-Encoding` header excludes gzip")];
 /// Of `/health`.
 pub(crate) const UNHEALTHY: &[Status] =
     &[status(503, "the engine is stuck or has stopped; the body says why")];
