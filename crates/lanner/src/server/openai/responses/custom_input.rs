@@ -12,28 +12,28 @@ pub(super) struct CustomInput {
 #[derive(Debug, Default, PartialEq)]
 enum Section {
     #[default]
-    BeforeText,
-    InText,
-    AfterText,
+    Before,
+    Inside,
+    After,
 }
 
 impl CustomInput {
     /// Takes more of the arguments, and returns the part of the input that they complete.
     pub(super) fn push(&mut self, more: &str) -> String {
         self.pending.push_str(more);
-        if self.section == Section::BeforeText {
+        if self.section == Section::Before {
             let Some(begin) = text_begin(&self.pending) else { return String::new() };
             self.pending.drain(..begin);
-            self.section = Section::InText;
+            self.section = Section::Inside;
         }
-        if self.section == Section::AfterText {
+        if self.section == Section::After {
             return String::new();
         }
         let (length, ended) = whole_characters(&self.pending);
         let text = decoded(&self.pending[..length]);
         self.pending.drain(..length);
         if ended {
-            self.section = Section::AfterText;
+            self.section = Section::After;
         }
         text
     }
@@ -41,7 +41,7 @@ impl CustomInput {
     /// Arguments that are of another form, as they were written, at the end.
     pub(super) fn finish(&mut self) -> String {
         let rest = std::mem::take(&mut self.pending);
-        if self.section == Section::BeforeText { rest } else { String::new() }
+        if self.section == Section::Before { rest } else { String::new() }
     }
 }
 
