@@ -29,7 +29,8 @@ fn lines(report: &Value) -> Vec<&Value> {
 
 #[test]
 fn bench_speculate_compares_every_drafter_with_plain_decoding() {
-    let args = ["--speculate", "--texts", "copying", "--generate", "12", "--batch", "1,8", "--repeats", "1"];
+    let args =
+        ["--speculate", "--texts", "arithmetic", "--generate", "12", "--batch", "1,8", "--repeats", "1"];
     let report = json(&[&args[..], &["--warmup", "0"]].concat(), &[]);
     let found = lines(&report);
     let of = |name: &str, depths: &[usize]| depths.iter().map(|n| format!("{name}:{n}")).collect::<Vec<_>>();
@@ -45,7 +46,10 @@ fn bench_speculate_compares_every_drafter_with_plain_decoding() {
     for (case, lines) in found.chunks(ways.len()).enumerate() {
         let (batch, sampling) = ([1, 8][case / 2], ["greedy", "seeded"][case % 2]);
         for (line, way) in lines.iter().zip(&ways) {
-            assert_eq!((&line["speculation"], &line["prompts"]), (&way.as_str().into(), &"copying".into()));
+            assert_eq!(
+                (&line["speculation"], &line["prompts"]),
+                (&way.as_str().into(), &"arithmetic".into())
+            );
             assert_eq!((line["batch"].as_u64(), line["sampling"].as_str()), (Some(batch), Some(sampling)));
         }
         assert!(number(&lines[5]["drafted"]) > 0.0, "the head always drafts: {}", lines[5]);
