@@ -16,14 +16,9 @@ pub(crate) fn list<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> cxx::Uniq
     list
 }
 
-/// Arrays of MLX's graph: those on the device are queued there, if they were not already.
-fn pending<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<cxx::UniquePtr<Arrays>> {
-    let (on_device, pending): (Vec<&Array>, Vec<&Array>) =
-        arrays.into_iter().partition(|array| array.on_device());
-    if !on_device.is_empty() {
-        cuda::submit()?;
-    }
-    Ok(list(pending))
+/// Arrays of MLX's graph: those on the device are queued there already.
+fn pending<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> cxx::UniquePtr<Arrays> {
+    list(arrays.into_iter().filter(|array| !array.on_device()))
 }
 
 #[track_caller]
@@ -38,8 +33,7 @@ pub(crate) fn unlist(list: std::result::Result<cxx::UniquePtr<Arrays>, cxx::Exce
 /// # Errors
 /// Out of memory, a device error, or a failure inside a kernel.
 pub fn eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
-    let pending = pending(arrays)?;
-    Ok(bridge::eval(&pending)?)
+    Ok(bridge::eval(&pending(arrays))?)
 }
 
 /// Starts computing the arrays on a GPU; a later read waits for them. On the CPU the same as
@@ -48,8 +42,7 @@ pub fn eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
 /// # Errors
 /// Those of [`eval`]; an error on the device may appear only at the read.
 pub fn async_eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
-    let pending = pending(arrays)?;
-    Ok(bridge::async_eval(&pending)?)
+    Ok(bridge::async_eval(&pending(arrays))?)
 }
 
 /// Bounds the outputs of queued operations of this thread on the CPU to `bytes`; a larger operation

@@ -66,19 +66,6 @@ impl Step {
         prefix: &PrefixCache,
         hidden_capture: &HiddenCapture,
     ) -> mlx::Result<Step> {
-        // Steps of single tokens come again and again, and their kernels are short.
-        let recorded = scheduled.iter().all(|row| row.num_tokens == 1);
-        let mut build = || Step::build(model, sequences, scheduled, prefix, hidden_capture);
-        if recorded { mlx::cuda::record(build)? } else { build() }
-    }
-
-    fn build(
-        model: &dyn Model,
-        sequences: &mut [Sequence],
-        scheduled: &[Scheduled],
-        prefix: &PrefixCache,
-        hidden_capture: &HiddenCapture,
-    ) -> mlx::Result<Step> {
         let (mut chosen, counts) = select(sequences, scheduled);
         let lossy = chosen.iter().any(|s| !s.skipped_layers().is_empty());
         let decodes = |s: &Sequence| {

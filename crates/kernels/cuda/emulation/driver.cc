@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -107,21 +106,19 @@ void run_block(unsigned threads) {
     }
 }
 
-// A kernel bound to copies of its parameters.
-using Bound = std::function<void()>;
-using Kernel = std::function<Bound(void**)>;
 template <class... A, size_t... I>
-Bound bound(void (*kernel)(A...), void** values, std::index_sequence<I...>) {
-    return [kernel, copies = std::tuple<A...>(*(A*)values[I]...)] { std::apply(kernel, copies); };
+void call(void (*kernel)(A...), void** values, std::index_sequence<I...>) {
+    kernel(*(A*)values[I]...);
 }
+using Launch = std::function<void(void**)>;
 template <class... A>
-Kernel kernel_of(void (*kernel)(A...)) {
-    return [kernel](void** values) { return bound(kernel, values, std::index_sequence_for<A...>()); };
+Launch launch_of(void (*kernel)(A...)) {
+    return [kernel](void** values) { call(kernel, values, std::index_sequence_for<A...>()); };
 }
 
-#define KERNEL(name) {#name, kernel_of(name)}
-const std::map<std::string, Kernel>& kernels() {
-    static const std::map<std::string, Kernel> all = {
+#define KERNEL(name) {#name, launch_of(name)}
+const std::map<std::string, Launch>& kernels() {
+    static const std::map<std::string, Launch> all = {
         KERNEL(skinny_4_16_2_1), KERNEL(skinny_4_16_1_1), KERNEL(skinny_4_12_2_1), KERNEL(skinny_4_8_2_1), KERNEL(skinny_4_8_1_1),
         KERNEL(skinny_4_16_1_2), KERNEL(skinny_4_8_2_2), KERNEL(skinny_4_8_1_2), KERNEL(skinny_8_8_2_1),
         KERNEL(skinny_8_8_1_1), KERNEL(skinny_8_8_2_2), KERNEL(skinny_8_8_1_2), KERNEL(wide_4), KERNEL(wide_8),
@@ -144,25 +141,8 @@ void sync_block() { sync(0, blockDim.x); }
 void sync_warp() { sync(1 + threadIdx.x / 32, 32); }
 Exchange& own_warp() { return exchanges[threadIdx.x / 32]; }
 
-// Launches of a graph, one after another; the number of a node counts from one.
-struct Node {
-    Index grid;
-    unsigned threads, shared;
-    Bound kernel;
-};
-using Graph = std::vector<Node>;
-
 extern "C" {
 
-struct NodeParameters {
-    const Kernel* function;
-    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
-    void** values;
-    void *extra, *kernel, *context;
-};
-struct Edge {
-    unsigned char from_port, to_port, kind, reserved[5];
-};
 struct LaunchConfig {
     unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
     void* stream;
@@ -182,21 +162,6 @@ struct Copy2D {
     void* to_array;
     size_t to_pitch, width, height;
 };
-
-static Node node_of(const NodeParameters* p) {
-    return {{p->grid_x, p->grid_y, p->grid_z}, p->block_x, p->shared, (*p->function)(p->values)};
-}
-
-static int run(Index grid, unsigned threads, unsigned shared, const Bound& kernel) {
-    if (!emulated_shared) emulated_shared = (unsigned char*)aligned_alloc(1024, SHARED);
-    if (shared > 227 << 10 || threads % 32 || threads > 1024) return 1;
-    blockDim = {threads, 1, 1}, gridDim = grid;
-    body = kernel;
-    for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
-        for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
-            for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) run_block(threads);
-    return 0;
-}
 
 int cuInit(unsigned) { return 0; }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
@@ -250,34 +215,14 @@ int cuGetErrorString(int error, const char** text) {
     return 0;
 }
 
-int cuLaunchKernelEx(const LaunchConfig* config, const Kernel* kernel, void** values, void**) {
-    return run({config->grid_x, config->grid_y, config->grid_z}, config->block_x, config->shared, (*kernel)(values));
-}
-
-int cuGraphCreate(Graph** graph, unsigned) { return *graph = new Graph, 0; }
-int cuGraphDestroy(Graph* graph) { return delete graph, 0; }
-int cuGraphAddKernelNode_v2(size_t* node, Graph* graph, const size_t*, size_t dependencies, const NodeParameters* p) {
-    if (dependencies) return 1;
-    graph->push_back(node_of(p));
-    return *node = graph->size(), 0;
-}
-int cuGraphAddDependencies_v2(Graph* graph, const size_t* from, const size_t* to, const Edge* edges, size_t count) {
-    // A chain of all nodes, each of which may start before the one before it has ended.
-    if (count + 1 != graph->size()) return 1;
-    for (size_t i = 0; i < count; i++)
-        if (from[i] != i + 1 || to[i] != i + 2 || edges[i].kind != 1 || edges[i].from_port != 1) return 1;
-    return 0;
-}
-int cuGraphInstantiateWithFlags(Graph** executable, const Graph* graph, u64) {
-    return *executable = new Graph(*graph), 0;
-}
-int cuGraphExecKernelNodeSetParams_v2(Graph* executable, size_t node, const NodeParameters* p) {
-    return (*executable)[node - 1] = node_of(p), 0;
-}
-int cuGraphExecDestroy(Graph* executable) { return delete executable, 0; }
-int cuGraphLaunch(const Graph* executable, void*) {
-    for (const Node& node : *executable)
-        if (const int status = run(node.grid, node.threads, node.shared, node.kernel)) return status;
+int cuLaunchKernelEx(const LaunchConfig* config, const Launch* kernel, void** values, void**) {
+    if (!emulated_shared) emulated_shared = (unsigned char*)aligned_alloc(1024, SHARED);
+    if (config->shared > 227 << 10 || config->block_x % 32 || config->block_x > 1024) return 1;
+    blockDim = {config->block_x, 1, 1}, gridDim = {config->grid_x, config->grid_y, config->grid_z};
+    body = [&] { (*kernel)(values); };
+    for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
+        for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
+            for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) run_block(config->block_x);
     return 0;
 }
 

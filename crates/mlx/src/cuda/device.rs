@@ -6,22 +6,19 @@ use std::{
     cell::Cell,
     collections::HashMap,
     ffi::{CStr, CString, c_char, c_int},
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU32},
 };
 
 use super::{
     Fault, Result,
     compile::{CacheUse, CompileOptions, Sources, cubins},
     download::Pinned,
-    driver::{Driver, Graphs, Handle},
-    record::Recording,
+    driver::{Driver, Handle},
 };
 
 /// An open device with all kernels loaded.
 pub struct Device {
     pub(super) driver: Driver,
-    /// `None`: the driver is too old for them.
-    pub(super) graphs: Option<Graphs>,
     context: Handle,
     pub(super) stream: Handle,
     /// Part of the disk cache's fingerprint: another device may compute other bits.
@@ -34,8 +31,6 @@ pub struct Device {
     pub(super) staging: Mutex<Staging>,
     /// Pieces of pinned memory for downloads that are waited for later.
     pub(super) pinned: Mutex<Vec<Pinned>>,
-    /// Held while anything is launched: launches keep the order of their calls.
-    pub(super) recording: Mutex<Recording>,
 }
 
 /// A kernel on the device.
@@ -43,7 +38,7 @@ pub(super) struct Function {
     pub handle: Handle,
     /// Bytes of dynamic shared memory that the kernel may use; a launch raises them if it needs
     /// more.
-    pub shared: Mutex<u32>,
+    pub shared: AtomicU32,
 }
 
 /// Pinned host memory.
@@ -99,8 +94,7 @@ pub fn open(
     if let Some(device) = DEVICE.get() {
         return Ok(device);
     }
-    let (driver, graphs) = Driver::open(library)?;
-    let device = Device::new(driver, graphs, sources, names, options)?;
+    let device = Device::new(Driver::open(library)?, sources, names, options)?;
     Ok(DEVICE.get_or_init(|| device))
 }
 
@@ -112,7 +106,6 @@ const MINOR: c_int = 76;
 impl Device {
     fn new(
         driver: Driver,
-        graphs: Option<Graphs>,
         sources: Sources,
         names: &[&'static str],
         options: &CompileOptions,
@@ -155,10 +148,9 @@ impl Device {
         let functions = load(CacheUse::Read).or_else(|_| load(CacheUse::Renew))?;
         let multiprocessors = attribute(MULTIPROCESSORS)? as u32;
         let name = format!("{name} sm_{major}{minor}");
-        let (staging, pinned, recording) = Default::default();
+        let (staging, pinned) = Default::default();
         Ok(Device {
             driver,
-            graphs,
             context,
             stream,
             name,
@@ -167,7 +159,6 @@ impl Device {
             functions,
             staging,
             pinned,
-            recording,
         })
     }
 
@@ -193,7 +184,7 @@ impl Device {
     /// # Errors
     /// A kernel failed.
     pub fn synchronize(&self) -> Result<()> {
-        let driver = self.submit()?;
+        let driver = self.enter();
         // SAFETY: the stream exists as long as the process.
         driver.check(unsafe { (driver.synchronize)(self.stream) }, "finish a kernel")
     }
@@ -218,7 +209,7 @@ fn load(
             let mut handle = 0;
             // SAFETY: the module is loaded, the name null-terminated.
             if unsafe { (driver.find_function)(&mut handle, module, text.as_ptr()) } == 0 {
-                return Ok((name, Function { handle, shared: Mutex::new(48 << 10) }));
+                return Ok((name, Function { handle, shared: AtomicU32::new(48 << 10) }));
             }
         }
         Err(Fault(format!("no source has a kernel {name}")))

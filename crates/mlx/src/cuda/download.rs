@@ -39,7 +39,7 @@ impl Device {
     /// # Errors
     /// The device failed, or there is no pinned memory left.
     pub(crate) fn start_download(&self, from: Address, bytes: usize) -> Result<Download> {
-        let driver = self.submit()?;
+        let driver = self.enter();
         let pinned = self.take_pinned(bytes)?;
         // SAFETY: the memory has room for the bytes, and is used again only once the event was
         // waited for.

@@ -92,35 +92,6 @@ impl LaunchAttribute {
         LaunchAttribute { id: 6, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] };
 }
 
-/// A kernel in a graph, in the driver's layout.
-#[repr(C)]
-pub(super) struct NodeParameters {
-    pub function: Handle,
-    pub grid: [c_uint; 3],
-    pub block: [c_uint; 3],
-    pub shared: c_uint,
-    pub parameters: *const *const c_void,
-    pub extra: usize,
-    pub kernel: Handle,
-    pub context: Handle,
-}
-
-/// How a kernel of a graph depends on the one before it, in the driver's layout.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct GraphEdge {
-    from_port: u8,
-    to_port: u8,
-    kind: u8,
-    reserved: [u8; 5],
-}
-
-impl GraphEdge {
-    /// It may start before the one before it has ended, like a launch that is
-    /// [`LaunchAttribute::DEPENDENT`].
-    pub(super) const DEPENDENT: GraphEdge = GraphEdge { from_port: 1, to_port: 0, kind: 1, reserved: [0; 5] };
-}
-
 /// A copy of rows between two places on the device, in the driver's layout.
 #[repr(C)]
 pub(super) struct Copy2D {
@@ -206,22 +177,6 @@ functions! {
 }
 
 functions! {
-    /// Graphs of kernels, which drivers have since CUDA 12.3.
-    Graphs {
-        create = "cuGraphCreate": fn(*mut Handle, c_uint);
-        add_kernel = "cuGraphAddKernelNode_v2":
-            fn(*mut Handle, Handle, *const Handle, usize, *const NodeParameters);
-        add_edges = "cuGraphAddDependencies_v2":
-            fn(Handle, *const Handle, *const Handle, *const GraphEdge, usize);
-        instantiate = "cuGraphInstantiateWithFlags": fn(*mut Handle, Handle, u64);
-        set_kernel = "cuGraphExecKernelNodeSetParams_v2": fn(Handle, Handle, *const NodeParameters);
-        launch = "cuGraphLaunch": fn(Handle, Handle);
-        destroy_executable = "cuGraphExecDestroy": fn(Handle);
-        destroy = "cuGraphDestroy": fn(Handle);
-    }
-}
-
-functions! {
     /// The compiler at run time, libnvrtc.
     Nvrtc {
         create = "nvrtcCreateProgram":
@@ -238,9 +193,9 @@ functions! {
 impl Driver {
     /// # Errors
     /// There is no driver, or it is too old.
-    pub(super) fn open(library: &str) -> Result<(Driver, Option<Graphs>)> {
+    pub(super) fn open(library: &str) -> Result<Driver> {
         let found = Library::open(library).ok_or_else(|| Fault(format!("there is no {library}")))?;
-        Ok((Driver::find(&found)?, Graphs::find(&found).ok()))
+        Driver::find(&found)
     }
 
     /// # Errors

@@ -148,7 +148,7 @@ impl Device {
     /// # Errors
     /// The device failed.
     pub fn upload(&self, to: Address, bytes: &[u8]) -> Result<()> {
-        let driver = self.submit()?;
+        let driver = self.enter();
         // SAFETY: the driver has read pageable memory when this returns.
         let status = unsafe { (driver.upload)(to, bytes.as_ptr(), bytes.len(), self.stream) };
         driver.check(status, "copy to the device")
@@ -159,7 +159,7 @@ impl Device {
     /// # Errors
     /// The device failed, now or in an earlier kernel.
     pub fn download(&self, from: Address, bytes: &mut [u8]) -> Result<()> {
-        let driver = self.submit()?;
+        let driver = self.enter();
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         if staging.bytes == 0 {
             const STAGING: usize = 4 << 20;
@@ -191,7 +191,7 @@ impl Device {
     /// # Errors
     /// The device failed.
     pub fn clear(&self, to: Address, bytes: usize) -> Result<()> {
-        let driver = self.submit()?;
+        let driver = self.enter();
         // SAFETY: memory of the device alone changes.
         driver.check(unsafe { (driver.fill)(to, 0, bytes, self.stream) }, "clear memory")
     }
@@ -211,7 +211,7 @@ impl Device {
         if width == 0 || rows == 0 {
             return Ok(());
         }
-        let driver = self.submit()?;
+        let driver = self.enter();
         let copy = Copy2D::new(places, pitches, width, rows);
         // SAFETY: the driver reads the description now; memory of the device alone changes.
         driver.check(unsafe { (driver.copy_2d)(&copy, self.stream) }, "copy on the device")

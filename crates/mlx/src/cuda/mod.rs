@@ -10,20 +10,16 @@ mod compile;
 mod device;
 mod download;
 mod driver;
-mod graph;
-mod kernel_call;
 mod launch;
 mod memory;
 pub(crate) mod on_device;
-mod record;
 
 pub(crate) use self::memory::{active_memory, clear_cache, peak_memory, reset_peak_memory};
 pub use self::{
     compile::{CacheUse, CompileOptions, Sources, compile_logs, cubins},
     device::{Device, device, in_use, open, set_in_use},
     download::Download,
-    kernel_call::Arguments,
-    launch::{record, submit},
+    launch::Arguments,
     memory::Buffer,
 };
 

@@ -11,6 +11,5 @@ mod emulation;
 mod layers;
 mod memory;
 mod products;
-mod recording;
 mod sequences;
 mod support;

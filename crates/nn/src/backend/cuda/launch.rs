@@ -71,7 +71,7 @@ pub(super) fn launch(
     arguments: Arguments,
 ) {
     let grid = grid.map(|size| size as u32);
-    device().launch(name, grid, threads, shared, arguments).unwrap_or_else(|e| panic!("{e}"));
+    device().launch(name, grid, threads, shared, &arguments).unwrap_or_else(|e| panic!("{e}"));
 }
 
 /// Whether kernels take arrays of this type.
