@@ -6,7 +6,7 @@ use std::{
     cell::Cell,
     collections::HashMap,
     ffi::{CStr, CString, c_char, c_int},
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU32},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use super::{
@@ -38,7 +38,7 @@ pub(super) struct Function {
     pub handle: Handle,
     /// Bytes of dynamic shared memory that the kernel may use; a launch raises them if it needs
     /// more.
-    pub shared: AtomicU32,
+    pub shared: Mutex<u32>,
 }
 
 /// Pinned host memory.
@@ -209,7 +209,7 @@ fn load(
             let mut handle = 0;
             // SAFETY: the module is loaded, the name null-terminated.
             if unsafe { (driver.find_function)(&mut handle, module, text.as_ptr()) } == 0 {
-                return Ok((name, Function { handle, shared: AtomicU32::new(48 << 10) }));
+                return Ok((name, Function { handle, shared: Mutex::new(48 << 10) }));
             }
         }
         Err(Fault(format!("no source has a kernel {name}")))

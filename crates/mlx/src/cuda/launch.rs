@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "calls to the driver")]
 
-use std::{ffi::c_void, mem::size_of, sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{ffi::c_void, mem::size_of, sync::PoisonError, time::Duration};
 
 use super::{
     Result,
@@ -63,13 +63,16 @@ impl Device {
     ) -> Result<()> {
         let (driver, function) = (self.enter(), self.function(name));
         let shared = shared as u32;
-        if shared > function.shared.load(Relaxed) {
+        // Held while the limit is raised: another thread could otherwise lower it again.
+        let mut limit = function.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if shared > *limit {
             // SAFETY: the function exists as long as the process.
             let status =
                 unsafe { (driver.set_function_attribute)(function.handle, MAX_SHARED, shared as i32) };
             driver.check(status, name)?;
-            function.shared.store(shared, Relaxed);
+            *limit = shared;
         }
+        drop(limit);
         let pointers: Vec<*const c_void> =
             arguments.starts.iter().map(|&at| arguments.words[at..].as_ptr().cast()).collect();
         let config = LaunchConfig {
