@@ -97,7 +97,7 @@ fn number_holds(keyword: &str, argument: &Value, schema: &Map<String, Value>, nu
         "exclusiveMaximum" => number < limit,
         "multipleOf" => {
             let quotient = number / limit;
-            (quotient - quotient.round()).abs() <= 1e-6 * quotient.abs().max(1.0)
+            (quotient - quotient.round()).abs() <= 1e-9 * quotient.abs().max(1.0)
         }
         _ => true,
     }
