@@ -38,11 +38,13 @@ pub(crate) fn load(
     nn::set_kv_cache_dtype(kv_cache_dtype(options)?);
     options.threads.map(NonZeroUsize::get).into_iter().for_each(nn::set_threads);
     let generation = checkpoint.generation_config()?;
-    // Hashes the weights while they are loaded.
-    let fingerprint = start_fingerprint(checkpoint, options);
     let report = move |loaded_bytes, total_bytes| progress(Progress { loaded_bytes, total_bytes });
     let mut room = LoadRoom::new(options);
-    let Loaded { model, config, weights } = load_model(checkpoint, options, &mut room, Box::new(report))?;
+    let mut fingerprint = None;
+    // Hashes the weights while they are loaded, and no file that was refused.
+    let on_open = || fingerprint = start_fingerprint(checkpoint, options);
+    let Loaded { model, config, weights } =
+        load_model(checkpoint, options, &mut room, Box::new(report), on_open)?;
     let draft = options.draft_model.as_ref();
     let draft = draft.map(|draft| load_draft(draft, options, &mut room, &*model, &config)).transpose();
     let draft = draft.map_err(|error| match error {
@@ -113,17 +115,20 @@ enum Draft {
     Block(DFlash, usize),
 }
 
+/// `on_open` runs once the weight files are checked and have room, before they are read.
 fn load_model(
     checkpoint: &Checkpoint,
     options: &Options,
     room: &mut LoadRoom,
     report: Box<dyn FnMut(usize, usize)>,
+    on_open: impl FnOnce(),
 ) -> Result<Loaded> {
     let config = checkpoint.config()?;
     let family = models::family(&config)?;
     let text = with_top_level_keys(models::text_config(&config), &config);
     let weights = open_weights(checkpoint, options, &config, &family.layout(&text), report)?;
     room.make(&weights, &text)?;
+    on_open();
     let model: Rc<dyn Model> = (family.load)(&text, &weights)?.into();
     weights.all_used()?;
     Ok(Loaded { model, config: text, weights })
@@ -140,7 +145,7 @@ fn load_draft(
 ) -> Result<Draft> {
     let own = checkpoint.config()?;
     if !models::is_dflash(&own) {
-        return Ok(Draft::Model(load_model(checkpoint, options, room, Box::new(|_, _| {}))?));
+        return Ok(Draft::Model(load_model(checkpoint, options, room, Box::new(|_, _| {}), || {})?));
     }
     let hidden_size = config.get("hidden_size").and_then(Value::as_i64).unwrap_or(0) as i32;
     let weights = open_weights(checkpoint, options, &own, &Layout::plain(&own), Box::new(|_, _| {}))?;

@@ -1,6 +1,6 @@
 //! The file with measured costs of a model, kept from one load to the next.
 
-use std::{fs, io::Write, path::Path};
+use std::{io::Write, path::Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -80,7 +80,7 @@ impl SavedCosts {
 
     /// Reads a file; `None` if it is broken or was measured with another number of threads.
     fn open(path: &Path) -> Option<SavedCosts> {
-        let saved: SavedCosts = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+        let saved: SavedCosts = serde_json::from_slice(&files::read(path, files::SETTINGS).ok()?).ok()?;
         let times = saved.drafters.iter().flat_map(|(_, measurements)| measurements.iter().copied());
         let mut times = times.chain(saved.steps.iter().map(|(_, ms)| *ms));
         let is_valid = times.all(|ms| ms.is_finite() && ms >= 0.0)

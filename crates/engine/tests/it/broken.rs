@@ -11,7 +11,9 @@ use crate::support::checkpoint;
 fn check(golden: &str, damage: impl FnOnce(&Path), expected: &[&str]) {
     let folder = checkpoint::folder(golden);
     damage(folder.path());
-    let options = Options { device: Some(Device::Cpu), ..Options::default() };
+    let disk = tempfile::tempdir().expect("a folder");
+    let disk_cache = Some(DiskCache { folder: disk.path().into(), bytes: 1 << 20, bits: None });
+    let options = Options { device: Some(Device::Cpu), disk_cache, ..Options::default() };
     let result = start(Checkpoint::Folder(folder.path().into()), options, |_| {});
     let message = result.err().expect("does not load").to_string();
     for part in expected {
@@ -105,6 +107,29 @@ fn load_pipe_or_device_fails_at_once() {
         std::os::unix::fs::symlink("/dev/zero", folder.join("config.json")).expect("linked");
     };
     check(HUB, device, &["config.json", "not a regular file"]);
+    let endless = |folder: &Path| {
+        fs::remove_file(folder.join("model.safetensors")).expect("removed");
+        std::os::unix::fs::symlink("/dev/zero", folder.join("model.safetensors")).expect("linked");
+    };
+    check(HUB, endless, &["model.safetensors", "not a regular file"]);
+    #[cfg(target_os = "linux")]
+    no_thread_hashes();
+}
+
+/// Fails if a thread that hashes weights outlives its load.
+#[cfg(target_os = "linux")]
+fn no_thread_hashes() {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let name = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+    let hashes = || {
+        let mut threads = fs::read_dir("/proc/self/task").expect("threads").flatten();
+        threads.any(|entry| name(entry).starts_with("lanner-fingerpr"))
+    };
+    // Other tests load models too.
+    while hashes() {
+        assert!(std::time::Instant::now() < deadline, "a thread still hashes the weights of a refused model");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
 }
 
 #[test]

@@ -3,9 +3,10 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, Metadata},
-    io::{self, Write},
+    fs::{self, Metadata},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, SystemTime},
 };
 
@@ -18,6 +19,8 @@ const FILE: &str = "digests.json";
 /// A file that changed more recently might change again without new times: file system clocks are
 /// coarse.
 const MIN_AGE: Duration = Duration::from_millis(100);
+/// Bytes hashed between two looks at the stop flag.
+const PIECE: usize = 1 << 20;
 
 pub(super) struct Digests {
     file: PathBuf,
@@ -52,7 +55,8 @@ impl Digests {
     /// Loads the digests in the disk cache's folder `root`; none if their file is unreadable.
     pub(super) fn open(root: &Path) -> Digests {
         let file = root.join(FILE);
-        let known = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let known =
+            files::read(&file, files::SETTINGS).ok().and_then(|text| serde_json::from_slice(&text).ok());
         Digests {
             file,
             known: known.unwrap_or_default(),
@@ -62,19 +66,19 @@ impl Digests {
         }
     }
 
-    /// The digest of a whole file.
+    /// The digest of a whole regular file; stops as soon as `stop` is set.
     ///
     /// # Errors
-    /// The file cannot be read, or changes while it is read.
-    pub(super) fn of(&mut self, path: &Path) -> io::Result<String> {
+    /// The file is a pipe or a device, cannot be read, or changes while it is read; or it stopped.
+    pub(super) fn of(&mut self, path: &Path, stop: &AtomicBool) -> io::Result<String> {
         let path = fs::canonicalize(path)?;
         let name = path.to_string_lossy().into_owned();
-        let stamp = Stamp::of(&fs::metadata(&path)?)?;
+        let file = files::open(&path)?;
+        let stamp = Stamp::of(&file.metadata()?)?;
         if let Some(known) = self.known.get(&name).filter(|known| known.stamp == stamp) {
             return Ok(known.digest.clone());
         }
-        let mut hash = blake3::Hasher::new();
-        hash.update_reader(File::open(&path)?)?;
+        let hash = hash(file, stop)?;
         #[cfg(test)]
         {
             self.hashed += stamp.bytes;
@@ -101,6 +105,21 @@ impl Digests {
         self.known.retain(|path, _| Path::new(path).exists());
         let text = serde_json::to_vec_pretty(&self.known)?;
         write_atomic(&self.file, |file| file.write_all(&text))
+    }
+}
+
+fn hash(mut file: impl Read, stop: &AtomicBool) -> io::Result<blake3::Hasher> {
+    let (mut hash, mut piece) = (blake3::Hasher::new(), vec![0; PIECE]);
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Err(io::Error::other("the load that needed the digest has ended"));
+        }
+        match file.read(&mut piece) {
+            Ok(0) => return Ok(hash),
+            Ok(length) => _ = hash.update(&piece[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -139,9 +158,11 @@ impl Stamp {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
+    use std::{fs::File, thread};
 
     use super::*;
+
+    static GO_ON: AtomicBool = AtomicBool::new(false);
 
     #[test]
     fn digest_of_unchanged_file_is_cached_and_of_changed_file_is_not() {
@@ -149,7 +170,7 @@ mod tests {
         let path = root.path().join("weights");
         let check = |hashed: u64| {
             let mut digests = Digests::open(root.path());
-            let digest = digests.of(&path).expect("a digest");
+            let digest = digests.of(&path, &GO_ON).expect("a digest");
             assert_eq!(digest, blake3::hash(&fs::read(&path).expect("a file")).to_hex().to_string());
             assert_eq!(digests.hashed, hashed);
             digests.save().expect("saves");
@@ -174,5 +195,32 @@ mod tests {
         check(3);
         clear(root.path()).expect("removes");
         check(3);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn digest_of_pipe_or_device_fails_at_once() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (pipe, device) = (root.path().join("pipe"), root.path().join("device"));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("run").success());
+        std::os::unix::fs::symlink("/dev/zero", &device).expect("a link");
+        for path in [pipe, device] {
+            let error = Digests::open(root.path()).of(&path, &GO_ON).expect_err("it is no file");
+            assert!(error.to_string().contains("not a regular file"), "{error}");
+        }
+    }
+
+    #[test]
+    fn digest_stops_when_its_load_has_ended() {
+        let stop = AtomicBool::new(false);
+        /// Ends the load after its first piece, and has no end itself.
+        struct Endless<'a>(&'a AtomicBool);
+        impl Read for Endless<'_> {
+            fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+                assert!(!self.0.swap(true, Ordering::Relaxed), "a second piece is read");
+                Ok(piece.len())
+            }
+        }
+        assert!(hash(Endless(&stop), &stop).is_err());
     }
 }

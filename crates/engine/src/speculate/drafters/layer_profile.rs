@@ -1,7 +1,7 @@
 //! The layer profile of a model: how little each layer changes the residual stream, measured on a
 //! short text and saved in a file. It decides how good drafts are, never an answer.
 
-use std::{fs, io::Write, path::Path, rc::Rc};
+use std::{io::Write, path::Path, rc::Rc};
 
 use mlx::{Array, Dtype};
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub(crate) struct LayerProfile {
 impl LayerProfile {
     /// Reads a file; `None` if it is not the profile of a model with `layers` layers.
     pub(crate) fn open(path: &Path, layers: usize) -> Option<LayerProfile> {
-        let profile: LayerProfile = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+        let profile: LayerProfile = serde_json::from_slice(&files::read(path, files::SETTINGS).ok()?).ok()?;
         let is_valid = profile.similarity.len() + 1 == layers
             && profile.similarity.iter().all(|x| x.abs() <= 1.01)
             && !profile.trials.is_empty()
@@ -191,6 +191,8 @@ fn add_similarities(sum: f64, before: &[f32], after: &[f32], rows: usize) -> f64
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::prefix::LAYER_PROFILE_FILE;
 
