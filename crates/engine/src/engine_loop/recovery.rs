@@ -44,7 +44,9 @@ impl EngineLoop {
     /// Restarts all running sequences: a later step may have been built on a failed one's state,
     /// for any of them.
     fn restart_all(&mut self) {
-        for mut sequence in std::mem::take(&mut self.running) {
+        for _ in 0..self.running.len() {
+            // Those that follow stay where a failure of this loop finds them.
+            let mut sequence = self.running.remove(0);
             self.release_drafts(&mut sequence.speculation);
             let (model, info) = (&*self.model, &self.info);
             let restart = || {
@@ -67,6 +69,7 @@ impl EngineLoop {
         let recover = || {
             self.launched.take().into_iter().for_each(Step::abandon);
             self.ended.clear();
+            fault::point("recover");
             // The prefix cache may have panicked half way through a change.
             self.prefix.clear_after_failure();
             if let Some(at) = self.running.iter().position(|s| s.quarantined) {
@@ -79,9 +82,19 @@ impl EngineLoop {
             }
         };
         if let Err(error) = contained(recover) {
-            tracing::error!("all running requests are dropped: {error}");
-            // Dropping them sends their final events.
-            (self.running, self.ended, self.launched) = (vec![], vec![], None);
+            tracing::error!("all running requests fail: {error}");
+            (self.ended, self.launched) = (vec![], None);
+            self.fail_all_running(message);
+        }
+    }
+
+    /// Ends every running sequence, also if ending one of them panics.
+    fn fail_all_running(&mut self, message: &str) {
+        while let Some(sequence) = self.running.pop() {
+            let end = || self.end(sequence, End::Failed(failure(message.into())));
+            if let Err(error) = contained(end) {
+                tracing::error!("a failed request was not ended cleanly: {error}");
+            }
         }
     }
 }

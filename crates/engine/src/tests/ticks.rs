@@ -304,6 +304,30 @@ fn drafter_state_is_dropped_however_a_sequence_ends() {
     assert_eq!(drafter.0.get(), 0, "cancelled");
 }
 
+#[test]
+fn panic_in_recovery_ends_every_sequence_as_failed() {
+    let drafter = Counting::default();
+    let speculate = Speculate::Fixed { drafter: "counting".into(), depth: Some(2) };
+    let options = Options { speculate, ..Options::default() };
+    let mut rig = Rig::new("qwen3_5-hub", options, Memory::default(), vec![Box::new(drafter.clone())]);
+    let running: Vec<Running> = (0..3).map(|i| rig.submit(plain(40 + i, 100, Priority::Normal))).collect();
+    while drafter.0.get() < 3 {
+        rig.tick();
+    }
+    fault::panic_at("recover", 0, 1);
+    rig.engine_loop.recover("a tick panics on purpose");
+    assert_eq!(drafter.0.get(), 0, "drafters keep state of sequences that ended");
+    for (_, events) in &running {
+        let last = events.try_iter().last();
+        let is_failed = matches!(&last, Some(Event::Failed(RequestError::Step(message))) if message.contains("on purpose"));
+        assert!(is_failed, "{last:?}");
+    }
+    let next = rig.submit(plain(20, 3, Priority::Normal));
+    rig.tick();
+    rig.finish();
+    assert_eq!(tokens(&next).len(), 3);
+}
+
 /// Three requests through an engine whose thread panics at a point: their events, and those of one
 /// more request.
 fn panicking(point: &'static str, after: usize, times: usize) -> (Vec<Vec<String>>, Vec<String>) {
