@@ -32,7 +32,7 @@ enum Activity {
 /// State of an engine's thread, and the time since it was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It waits for requests.
+    /// It waits for requests, or for its turn among several engines.
     Idle(Duration),
     /// It computes a step.
     Working(Duration),
@@ -54,7 +54,7 @@ impl Heartbeat {
         Heartbeat { patience, state: Mutex::new(state) }
     }
 
-    /// The thread waits for requests.
+    /// The thread waits for requests, or for its turn.
     pub(crate) fn idle(&self) {
         self.turn(Activity::Idle);
     }

@@ -120,9 +120,10 @@ impl EngineLoop {
         let tick = || {
             let goes_on = self.receive(messages, heartbeat);
             if goes_on {
+                // The wait for the turn is not work: another engine works meanwhile.
+                heartbeat.idle();
                 let turn = self.gate.turn(self.most_urgent());
                 self.clock.exclude(turn.waited());
-                // The wait for the turn is not work.
                 heartbeat.working();
                 self.admit();
                 self.work();

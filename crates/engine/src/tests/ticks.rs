@@ -328,6 +328,31 @@ fn panic_in_recovery_ends_every_sequence_as_failed() {
     assert_eq!(tokens(&next).len(), 3);
 }
 
+#[test]
+fn wait_for_the_turn_of_another_engine_is_not_work() {
+    let gate = Arc::new(StepGate::default());
+    let options = Options { speculate: Speculate::Off, gate: gate.clone(), ..Options::default() };
+    let mut rig = Rig::new("qwen3_5-hub", options, Memory::default(), vec![]);
+    let _running = rig.submit(plain(40, 12, Priority::Normal));
+    rig.tick();
+    let (other, heartbeat) = (gate.join(), rig.heartbeat.clone());
+    let turn = other.turn(Priority::Normal);
+    // The tick is not idle before: it has a sequence to compute.
+    heartbeat.working();
+    let watcher = thread::spawn(move || {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let is_idle = || matches!(heartbeat.health(), Health::Idle(_));
+        while !is_idle() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let was_idle = is_idle();
+        drop(turn);
+        was_idle
+    });
+    rig.tick();
+    assert!(watcher.join().expect("no panic"), "the wait counts as a step");
+}
+
 /// Three requests through an engine whose thread panics at a point: their events, and those of one
 /// more request.
 fn panicking(point: &'static str, after: usize, times: usize) -> (Vec<Vec<String>>, Vec<String>) {
