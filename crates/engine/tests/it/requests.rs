@@ -342,13 +342,17 @@ fn full_queue_refuses_requests_until_one_ends() {
 fn request_past_its_deadline_fails_running_or_waiting() {
     let engine = model(Options { max_batch: 1, ..Options::default() });
     let good = tokens(submit(&engine, sampled(1, 20)));
-    let hurried = |milliseconds| {
-        let deadline = Some(Instant::now() + Duration::from_millis(milliseconds));
+    let begun = Instant::now();
+    tokens(submit(&engine, sampled(1, 20)));
+    // Enough for the first tokens of 2000, and not for all of them.
+    let patience = 10 * begun.elapsed();
+    let hurried = |patience| {
+        let deadline = Some(Instant::now() + patience);
         Request { ignore_eos: true, deadline, ..Request::new(prompt(5), 2000) }
     };
-    let running = submit(&engine, hurried(100));
+    let running = submit(&engine, hurried(patience));
     assert!(matches!(running.1.recv(), Ok(Event::Token { .. })));
-    let waiting = [submit(&engine, hurried(50)), submit(&engine, hurried(0))];
+    let waiting = [submit(&engine, hurried(patience / 2)), submit(&engine, hurried(Duration::ZERO))];
     let patient = submit(&engine, sampled(1, 20));
     for (_handle, events) in waiting {
         let all: Vec<Event> = events.into_iter().collect();
