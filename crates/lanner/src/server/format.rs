@@ -32,12 +32,12 @@ pub(super) trait ApiFormat: Sized + Send + 'static {
     /// The request's field that holds the prompt.
     const PROMPT: &'static str;
 
-    /// Adds what the server has stored for the tenant to the prompts.
+    /// Adds what the server has stored for the tenant to the prompts. Returns its bytes.
     ///
     /// # Errors
-    /// 400: it is not stored.
-    fn attach(_: &mut Self::Prompts, _: &Server, _: &Tenant) -> Result<(), ApiError> {
-        Ok(())
+    /// 400: it is not stored, or too much.
+    fn attach(_: &mut Self::Prompts, _: &Server, _: &Tenant) -> Result<usize, ApiError> {
+        Ok(0)
     }
     /// Encodes the prompts.
     ///

@@ -7,12 +7,13 @@ use std::{
 
 use axum::{
     Extension, Json,
+    body::Bytes,
     extract::{FromRequest, Request, State},
     http::{
         HeaderMap, Method, StatusCode, Uri,
         header::{CONTENT_TYPE, ORIGIN},
     },
-    response::Response,
+    response::{IntoResponse, Response},
 };
 use engine::{CacheStats, Engine, Health, RequestError};
 use serde_json::{Value, json};
@@ -197,12 +198,18 @@ async fn answer<F: ApiFormat>(
     let request =
         preparation.run(lane, move || ParsedRequest::<F>::parse(server, client, &bytes, arrived)).await?;
     let claim = request.claim().await?;
+    let lane = lane.with(request.attached);
     let begin = move || {
         // Until preparation has freed its memory.
         let _charge = charge;
         Completion::start(request, claim, outcome)
     };
     preparation.run(lane, begin).await?.respond().await
+}
+
+/// An answer that is JSON already.
+pub(super) fn json_text(text: Bytes) -> Response {
+    ([(CONTENT_TYPE, "application/json")], text).into_response()
 }
 
 pub(super) async fn unknown_route(method: Method, uri: Uri) -> ApiError {

@@ -26,6 +26,8 @@ const SMALL_COUNT: usize = 10_000;
 /// Most bytes buffered at a time, for small bodies and for large ones.
 const SMALL_BYTES: usize = 32 << 20;
 const LARGE_BYTES: usize = 64 << 20;
+/// Most bytes of answers from what the server stores, until their clients have read them.
+const ANSWER_BYTES: usize = 64 << 20;
 /// Bodies take at most this part of a memory limit, as a divisor.
 const MEMORY_DIVISOR: usize = 8;
 /// Small requests prepared at a time.
@@ -55,6 +57,9 @@ pub struct Preparation {
     body_timeout: Duration,
     small_bytes: Arc<Semaphore>,
     large_bytes: Arc<Semaphore>,
+    answer_bytes: Arc<Semaphore>,
+    /// All permits of `answer_bytes`.
+    answer_units: usize,
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
@@ -72,6 +77,18 @@ pub struct Charge {
     _bytes: Option<OwnedSemaphorePermit>,
 }
 
+/// The text of an answer, and its permits.
+struct Answer {
+    text: Bytes,
+    _charge: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Answer {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}
+
 /// A queue with its own threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
@@ -81,6 +98,18 @@ pub enum Lane {
     },
     /// Blocks on the engine.
     Waiting,
+}
+
+impl Lane {
+    /// The lane of a request that also takes this many bytes of what the server stores.
+    pub fn with(self, stored: usize) -> Lane {
+        let threads = 1 + stored / BYTES_PER_THREAD;
+        match self {
+            Lane::Small if stored > SMALL_BODY => Lane::Large { threads },
+            Lane::Large { threads: own } => Lane::Large { threads: own.max(threads) },
+            lane => lane,
+        }
+    }
 }
 
 impl Charge {
@@ -93,12 +122,15 @@ impl Preparation {
     pub fn new(body_limit: usize, body_timeout: Duration, memory_limit: Option<usize>) -> Preparation {
         let share = memory_limit.map_or(usize::MAX, |limit| limit / MEMORY_DIVISOR);
         let large = LARGE_BYTES.max(2 * body_limit).min(share).max(UNIT);
+        let answer_units = units(ANSWER_BYTES.min(share).max(SMALL_BODY));
         let semaphore = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         Preparation {
             body_limit: body_limit.min(large),
             body_timeout,
             small_bytes: semaphore(units(SMALL_BYTES.min(share).max(SMALL_BODY))),
             large_bytes: semaphore(units(large)),
+            answer_bytes: semaphore(answer_units),
+            answer_units,
             small: semaphore(SMALL_THREADS),
             large: semaphore(large_threads()),
             waiting: semaphore(WAITING_THREADS),
@@ -177,6 +209,23 @@ impl Preparation {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         }
+    }
+
+    /// Writes an answer of at most `bytes` on a thread of the small lane. Its bytes count until
+    /// they are sent, because clients may read slowly. One that exceeds the budget is written
+    /// alone.
+    ///
+    /// # Errors
+    /// 503: other answers are being sent. Those of `write`.
+    pub async fn answer(
+        &self,
+        bytes: usize,
+        write: impl FnOnce() -> Result<Bytes, ApiError> + Send + 'static,
+    ) -> Result<Bytes, ApiError> {
+        let units = units(bytes).min(self.answer_units);
+        let charge = self.charge(&self.answer_bytes, units).await?;
+        let text = self.run(Lane::Small, write).await?;
+        Ok(Bytes::from_owner(Answer { text, _charge: charge }))
     }
 
     async fn charge(&self, bytes: &Arc<Semaphore>, units: usize) -> Result<OwnedSemaphorePermit, ApiError> {
@@ -290,6 +339,24 @@ mod tests {
     }
 
     #[test]
+    fn answers_count_until_they_are_sent() {
+        let preparation = Preparation::new(1 << 20, TIMEOUT, None);
+        let write = |length: usize| move || Ok::<Bytes, ApiError>(vec![b' '; length].into());
+        block_on(async {
+            let unread = preparation.answer(ANSWER_BYTES - UNIT, write(1)).await.unwrap();
+            assert!(preparation.answer(UNIT, write(7)).await.is_ok_and(|answer| answer.len() == 7));
+            let error = preparation.answer(2 * UNIT, write(1)).await.err().unwrap();
+            assert_eq!((error.status.as_u16(), error.body.code), (503, Some("busy")));
+            // A piece that is still to be sent holds all of it.
+            let piece = unread.slice(0..1);
+            drop(unread);
+            assert!(preparation.answer(2 * UNIT, write(1)).await.is_err());
+            drop(piece);
+            assert!(preparation.answer(2 * ANSWER_BYTES, write(1)).await.is_ok(), "a large one goes alone");
+        });
+    }
+
+    #[test]
     fn body_limit_is_a_part_of_the_memory_limit() {
         let preparation = Preparation::new(16 << 20, TIMEOUT, Some(8 << 20));
         let status = |length: usize| {
@@ -309,6 +376,8 @@ mod tests {
         assert_eq!(lane(values(SMALL_COUNT)), Some(Lane::Small));
         assert_eq!(lane(values(SMALL_COUNT + 1)), Some(Lane::Large { threads: 1 }));
         assert_eq!(lane(Body::from(vec![b' '; 2 * BYTES_PER_THREAD])), Some(Lane::Large { threads: 3 }));
+        assert_eq!(Lane::Small.with(SMALL_BODY), Lane::Small);
+        assert_eq!(Lane::Small.with(2 * BYTES_PER_THREAD), Lane::Large { threads: 3 });
     }
 
     #[test]

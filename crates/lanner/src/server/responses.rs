@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use super::{
     Common,
     app_state::AppState,
-    handlers::{Body, Log, Threads, respond},
+    handlers::{Body, Log, Threads, json_text, respond},
     openai::{
         error::ApiError,
-        responses::{ResponsesFormat, store::NotStored},
+        responses::{ResponsesFormat, store::NotStored, stored_item::StoredItem},
     },
     tenant::Client,
 };
@@ -37,15 +37,17 @@ pub(super) async fn create(
 pub(super) async fn read(
     State(server): State<Arc<Common>>,
     Extension(client): Sender,
+    Extension(preparation): Threads,
     id: Id,
     uri: Uri,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let id = named(id)?;
     let streams = parameter(&uri, "stream").is_some_and(|stream| stream != "false");
     if streams || parameter(&uri, "starting_after").is_some() {
         return Err(ApiError::unsupported("stream"));
     }
-    server.responses.response(&id, &client).map(Json).map_err(not_found)
+    let response = server.responses.response(&id, &client).map_err(not_found)?;
+    preparation.answer(response.len(), move || Ok(response)).await.map(json_text)
 }
 
 pub(super) async fn delete(
@@ -62,26 +64,34 @@ pub(super) async fn delete(
 pub(super) async fn cancel(
     State(server): State<Arc<Common>>,
     Extension(client): Sender,
+    Extension(preparation): Threads,
     id: Id,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let id = named(id)?;
-    let mut response = server.responses.response(&id, &client).map_err(not_found)?;
-    if server.active.cancel(&id, &client) == 0 {
-        let status = response["status"].as_str().unwrap_or_default();
-        let message = format!("the response is {status}; only one in progress can be cancelled");
-        return Err(ApiError::invalid("response_id", message));
-    }
-    response["status"] = "cancelled".into();
-    Ok(Json(response))
+    let response = server.responses.response(&id, &client).map_err(not_found)?;
+    let bytes = response.len();
+    let cancel = move || {
+        // It was written by `Value::to_string`.
+        let mut response: Value = serde_json::from_slice(&response).unwrap_or_default();
+        if server.active.cancel(&id, &client) == 0 {
+            let status = response["status"].as_str().unwrap_or_default();
+            let message = format!("the response is {status}; only one in progress can be cancelled");
+            return Err(ApiError::invalid("response_id", message));
+        }
+        response["status"] = "cancelled".into();
+        Ok(response.to_string().into())
+    };
+    preparation.answer(bytes, cancel).await.map(json_text)
 }
 
 /// The input items of a response, a page at a time, latest first.
 pub(super) async fn input_items(
     State(server): State<Arc<Common>>,
     Extension(client): Sender,
+    Extension(preparation): Threads,
     id: Id,
     uri: Uri,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let id = named(id)?;
     let limit = match parameter(&uri, "limit").map(str::parse) {
         None => DEFAULT_PAGE,
@@ -91,9 +101,10 @@ pub(super) async fn input_items(
             return Err(ApiError::invalid("limit", message));
         }
     };
-    let mut items = server.responses.input(&id, &client).map_err(not_found)?;
+    let items = server.responses.input(&id, &client).map_err(not_found)?;
+    let mut order: Vec<usize> = (0..items.len()).collect();
     match parameter(&uri, "order") {
-        None | Some("desc") => items.reverse(),
+        None | Some("desc") => order.reverse(),
         Some("asc") => {}
         Some(other) => {
             let message = format!("order is `{other}`; it must be asc or desc");
@@ -101,21 +112,33 @@ pub(super) async fn input_items(
         }
     }
     if let Some(after) = parameter(&uri, "after") {
-        let Some(at) = items.iter().position(|item| item["id"] == *after) else {
+        let Some(at) = order.iter().position(|at| *items[*at].id == *after) else {
             return Err(ApiError::invalid("after", format!("the response has no item `{after}`")));
         };
-        items.drain(..=at);
+        order.drain(..=at);
     }
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    let id = |item: Option<&Value>| item.map(|item| item["id"].clone());
-    Ok(Json(json!({
+    let has_more = order.len() > limit;
+    order.truncate(limit);
+    let bytes = order.iter().map(|at| items[*at].bytes()).sum();
+    let write = move || Ok(page(&order.iter().map(|at| &items[*at]).collect::<Vec<_>>(), has_more).into());
+    preparation.answer(bytes, write).await.map(json_text)
+}
+
+/// A page of items, which are JSON already.
+fn page(shown: &[&StoredItem], has_more: bool) -> String {
+    let ids: Vec<&str> = shown.iter().map(|item| &*item.id).collect();
+    let mut text = json!({
         "object": "list",
-        "first_id": id(items.first()),
-        "last_id": id(items.last()),
+        "first_id": ids.first(),
+        "last_id": ids.last(),
         "has_more": has_more,
-        "data": items,
-    })))
+    })
+    .to_string();
+    // The list is the last field.
+    text.pop();
+    let data: Vec<&str> = shown.iter().map(|item| &*item.json).collect();
+    text.push_str(&format!(",\"data\":[{}]}}", data.join(",")));
+    text
 }
 
 /// Responses are read and changed with the key that made them.

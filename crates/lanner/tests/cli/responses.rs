@@ -299,7 +299,8 @@ fn bad_response_request_is_400_that_names_the_field() {
 
 #[test]
 fn response_in_progress_is_read_and_cancelled() {
-    let server = Setup { delay: Duration::from_millis(20), ..Setup::default() }.says(ENDLESS);
+    // It is cancelled long before its end.
+    let server = Setup { delay: Duration::from_millis(200), ..Setup::default() }.says(ENDLESS);
     let body = json!({ "input": "a", "stream": true }).to_string();
     let headers = "Content-Type: application/json\r\n";
     let mut stream = client::open(server.address, "POST /v1/responses", headers, body.as_bytes());
@@ -464,4 +465,30 @@ fn check_patch(input: &str, syntax: &str) {
     assert!(file.starts_with("*** Update File: ") && file.ends_with(".rs"), "{input:?}");
     assert!((1..=3).contains(&changes.len()), "{input:?}");
     assert!(changes.iter().all(|line| line.starts_with(['+', '-', ' '])), "{input:?}");
+}
+
+#[test]
+fn stored_items_beyond_the_limits_are_400_and_unknown_fields_are_dropped() {
+    let server = Setup::default().says("Hello");
+    // The template does not show the identity of a call, so the prompt stays short.
+    let call = json!({ "type": "function_call", "id": "a", "call_id": "c".repeat(3 << 20), "name": "f",
+        "arguments": "{}", "junk": "j".repeat(3 << 20) });
+    let input = json!([{ "role": "user", "content": "hi" }, call]);
+    let reply = ask(&server, &json!({ "input": input }));
+    assert_eq!(reply.status, 200, "{:.300}", reply.body);
+    let items = get(&server, &format!("{}/input_items", reply.json()["id"].as_str().unwrap()));
+    assert!(items.body.len() < 4 << 20, "an unknown field is stored: {} bytes", items.body.len());
+    let reference = json!({ "type": "item_reference", "id": "a" });
+    let mut input = vec![reference; 2];
+    input.insert(0, json!({ "role": "user", "content": "hi" }));
+    assert_eq!(ask(&server, &json!({ "input": input, "store": false })).status, 200);
+    for count in [3, 3333] {
+        let reference = json!({ "type": "item_reference", "id": "a" });
+        let reply = ask(&server, &json!({ "input": vec![reference; count] }));
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("input")), "{count}");
+    }
+    // A chain counts as its items do.
+    let first = ask(&server, &json!({ "input": input })).json();
+    let next = ask(&server, &json!({ "input": input[..2], "previous_response_id": first["id"] }));
+    assert_eq!((next.status, &next.json()["error"]["param"]), (400, &json!("input")));
 }

@@ -19,6 +19,8 @@ pub(crate) struct ParsedRequest<F: ApiFormat> {
     fingerprint: Option<Fingerprint>,
     pub tenant: Tenant,
     pub deadline: Option<Instant>,
+    /// Bytes of stored items that belong to the prompt.
+    pub attached: usize,
 }
 
 impl<F: ApiFormat> ParsedRequest<F> {
@@ -33,7 +35,7 @@ impl<F: ApiFormat> ParsedRequest<F> {
         let request: F::Request = openai::parse(body)?;
         let mut valid: ValidRequest<F::Prompts> = request.try_into()?;
         let tenant = Tenant::new(client, valid.params.cache_salt.as_deref());
-        F::attach(&mut valid.prompts, &server, &tenant)?;
+        let attached = F::attach(&mut valid.prompts, &server, &tenant)?;
         let info = server.model.engine.info();
         if valid.idempotency.is_some() && !valid.params.is_repeatable(info) {
             let message = "idempotency_key only goes with a seed or `temperature: 0`";
@@ -43,7 +45,7 @@ impl<F: ApiFormat> ParsedRequest<F> {
         let fingerprint = valid.idempotency.as_ref().map(|_| openai::fingerprint(F::ROUTE, body, lossy));
         let deadline = valid.params.timeout.and_then(|timeout| arrived.checked_add(timeout));
         server.set_keep_alive(valid.keep_alive);
-        Ok(ParsedRequest { server, valid, fingerprint, tenant, deadline })
+        Ok(ParsedRequest { server, valid, fingerprint, tenant, deadline, attached })
     }
 
     /// Claims the idempotency key, if there is one; waits while another request with the key runs.

@@ -5,8 +5,8 @@ use super::error::ApiError;
 
 /// Values of a request without its prompt and biases: each takes almost a kilobyte while a template
 /// is rendered.
-const MAX_VALUES: usize = 100_000;
-const MAX_MESSAGES: usize = 10_000;
+pub const MAX_VALUES: usize = 100_000;
+pub const MAX_MESSAGES: usize = 10_000;
 const MAX_TOOLS: usize = 1_000;
 /// Token ids take four bytes each.
 const MAX_PROMPT_VALUES: usize = 2 << 20;

@@ -13,6 +13,7 @@ use super::{
     request::{ResponsesPrompt, ResponsesRequest},
     response::{IncompleteDetails, ResponseError, ResponseObject, ResponseStatus},
     store::{ResponseStore, Turn},
+    stored_item::StoredItem,
 };
 use crate::{
     generate::{ChoiceEvent, Reason, Token},
@@ -51,7 +52,7 @@ pub struct ResponsesFormat {
 /// it was cancelled.
 struct StoredTurn {
     store: Option<(Arc<ResponseStore>, Tenant)>,
-    input: Vec<serde_json::Value>,
+    input: Arc<[StoredItem]>,
 }
 
 /// The response of the last event.
@@ -70,7 +71,7 @@ impl ApiFormat for ResponsesFormat {
     const ROUTE: &'static str = "response";
     const PROMPT: &'static str = "input";
 
-    fn attach(prompt: &mut ResponsesPrompt, server: &Server, tenant: &Tenant) -> Result<(), ApiError> {
+    fn attach(prompt: &mut ResponsesPrompt, server: &Server, tenant: &Tenant) -> Result<usize, ApiError> {
         prompt.resolve(&server.common.responses, tenant)
     }
 
@@ -80,8 +81,11 @@ impl ApiFormat for ResponsesFormat {
         params: &GenerateParams,
     ) -> Result<(ResponsesFormat, Vec<Prompt>), ApiError> {
         let ResponsesPrompt { items, history, conversation, mut echo, store, .. } = prompt;
-        let all = [history, items.clone()].concat();
-        let messages = messages(echo.instructions.as_deref(), &all)?;
+        let messages = messages(echo.instructions.as_deref(), history.iter().chain(&items))?;
+        drop(history);
+        // Only a stored answer needs its items.
+        let input = store.as_ref().map_or(Arc::from([]), |_| StoredItem::all(&items).into());
+        drop(items);
         let rendered = model.chat_prompt(&Conversation { messages, ..conversation });
         let rendered = rendered.map_err(|error| prompt_error(&error, Self::PROMPT))?;
         let sampling = params.overrides.sampling(&model.engine.info().default_sampling);
@@ -111,7 +115,7 @@ impl ApiFormat for ResponsesFormat {
             custom_input: CustomInput::default(),
             with_logprobs: params.logprobs.is_some(),
             encrypts_reasoning: prompt.encrypts_reasoning,
-            turn: StoredTurn { store, input: items },
+            turn: StoredTurn { store, input },
         };
         Ok((format, vec![rendered]))
     }

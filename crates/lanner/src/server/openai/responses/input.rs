@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::item_fields::keep_known;
 use crate::{
     sampling,
     server::{openai::error::ApiError, schema::AnyObject},
@@ -21,7 +22,7 @@ pub(super) enum InputField {
 }
 
 impl InputField {
-    /// The items, each with a type and an id.
+    /// The items, each with a type and an id, without unknown fields.
     ///
     /// # Errors
     /// 400: one of them is not an object.
@@ -39,6 +40,7 @@ fn identified(index: usize, mut item: Value) -> Result<Value, ApiError> {
     if !fields.contains_key("type") && fields.contains_key("role") {
         fields.insert("type".into(), "message".into());
     }
+    keep_known(fields);
     if fields.get("type") == Some(&"message".into()) {
         fields.entry("status").or_insert("completed".into());
         if let Some(Value::String(text)) = fields.get("content") {
@@ -66,10 +68,13 @@ fn identified(index: usize, mut item: Value) -> Result<Value, ApiError> {
 ///
 /// # Errors
 /// 400 that names the item: it has no such type or lacks a field.
-pub(super) fn messages(instructions: Option<&str>, items: &[Value]) -> Result<Vec<Value>, ApiError> {
+pub(super) fn messages<'a>(
+    instructions: Option<&str>,
+    items: impl IntoIterator<Item = &'a Value>,
+) -> Result<Vec<Value>, ApiError> {
     let mut turns = Turns::default();
     turns.messages.extend(instructions.map(|text| json!({ "role": "system", "content": text })));
-    for (index, item) in items.iter().enumerate() {
+    for (index, item) in items.into_iter().enumerate() {
         turns.push(index, item)?;
     }
     turns.flush();

@@ -4,10 +4,12 @@ mod custom_input;
 mod events;
 mod format;
 mod input;
+mod item_fields;
 mod output;
 mod request;
 mod response;
 pub mod store;
+pub mod stored_item;
 mod tools;
 
 pub(crate) use self::{events::StreamEvent, response::ResponseObject};

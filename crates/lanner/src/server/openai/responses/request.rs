@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{
     input::{InputField, messages},
     response::{ReasoningEcho, RequestEcho, TextEcho},
-    store::{NotStored, ResponseStore},
+    store::{MAX_TAKEN, ResponseStore, TakeError, Taken},
     tools::{OfferedTools, chat_choice},
 };
 use crate::{
@@ -143,27 +143,44 @@ pub struct ResponsesPrompt {
 }
 
 impl ResponsesPrompt {
-    /// Finds the turns before this one, and the items that it refers to.
+    /// Finds the turns before this one, and the items that it refers to. Returns their bytes.
     ///
     /// # Errors
-    /// 400: they are not stored.
-    pub fn resolve(&mut self, store: &Arc<ResponseStore>, tenant: &Tenant) -> Result<(), ApiError> {
+    /// 400: they are not stored, or too much.
+    pub fn resolve(&mut self, store: &Arc<ResponseStore>, tenant: &Tenant) -> Result<usize, ApiError> {
+        let mut taken = Taken::default();
         if let Some(id) = &self.echo.previous_response_id {
-            self.history = store.history(id, tenant).map_err(|NotStored(id)| {
-                let message = format!("the previous response `{id}` is not stored here, or not any more");
-                ApiError::invalid("previous_response_id", message).code("previous_response_not_found")
+            self.history = store.history(id, tenant, &mut taken).map_err(|error| match error {
+                TakeError::NotStored(id) => {
+                    let message = format!("the previous response `{id}` is not stored here, or not any more");
+                    ApiError::invalid("previous_response_id", message).code("previous_response_not_found")
+                }
+                TakeError::TooMuch => too_much(),
             })?;
         }
-        for (index, item) in self.items.iter_mut().enumerate().filter(|(_, item)| is_reference(item)) {
-            *item =
-                store.item(item["id"].as_str().unwrap_or_default(), tenant).map_err(|NotStored(id)| {
-                    let message = format!("the item `{id}` is not stored here, or not any more");
-                    ApiError::invalid(format!("input[{index}].id"), message).code("item_not_found")
-                })?;
-        }
+        let at: Vec<usize> = (0..self.items.len()).filter(|at| is_reference(&self.items[*at])).collect();
+        let ids: Vec<&str> = at.iter().map(|at| self.items[*at]["id"].as_str().unwrap_or_default()).collect();
+        let found = store.items(&ids, tenant, &mut taken).map_err(|error| match error {
+            TakeError::NotStored(id) => {
+                let index = ids.iter().position(|other| *other == id).map_or(0, |position| at[position]);
+                let message = format!("the item `{id}` is not stored here, or not any more");
+                ApiError::invalid(format!("input[{index}].id"), message).code("item_not_found")
+            }
+            TakeError::TooMuch => too_much(),
+        })?;
+        at.into_iter().zip(found).for_each(|(at, item)| self.items[at] = item);
         self.store = self.echo.store.then(|| (store.clone(), tenant.clone()));
-        Ok(())
+        Ok(taken.bytes())
     }
+}
+
+fn too_much() -> ApiError {
+    let message = format!(
+        "the stored items that come before the input, or that it refers to, are more than {} items or {} bytes; \
+         start a new conversation, or refer to fewer items",
+        MAX_TAKEN.items, MAX_TAKEN.bytes
+    );
+    ApiError::invalid("input", message)
 }
 
 fn is_reference(item: &Value) -> bool {
@@ -225,8 +242,7 @@ impl ResponsesRequest {
         if items.is_empty() {
             return Err(ApiError::invalid("input", "input is empty; send a text or at least one item"));
         }
-        let own: Vec<Value> = items.iter().filter(|item| !is_reference(item)).cloned().collect();
-        messages(None, &own)?;
+        messages(None, items.iter().filter(|item| !is_reference(item)))?;
         Ok(items)
     }
 

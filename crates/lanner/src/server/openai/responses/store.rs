@@ -1,15 +1,21 @@
 //! Answers stored for `previous_response_id` and for later reading, in memory: least recently used
-//! ones are evicted beyond a size, and all of them after a time.
+//! ones are evicted beyond a size, and all of them after a time. Nothing is parsed or written while
+//! the store is locked.
 
 use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
+use axum::body::Bytes;
 use serde_json::Value;
 
-use crate::server::tenant::{Client, Tenant};
+use super::stored_item::{ItemsSize, StoredItem};
+use crate::server::{
+    openai::{MAX_MESSAGES, MAX_VALUES},
+    tenant::{Client, Tenant},
+};
 
 /// Most bytes of stored answers and their input, as JSON.
 const BUDGET: usize = 64 << 20;
@@ -17,6 +23,9 @@ const BUDGET: usize = 64 << 20;
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bytes of an entry besides its text.
 const OVERHEAD: usize = 512;
+/// Most that one request takes of the store: what a body may hold, and the text of a context of
+/// two million tokens.
+pub const MAX_TAKEN: ItemsSize = ItemsSize { items: MAX_MESSAGES, values: MAX_VALUES, bytes: 8 << 20 };
 
 #[derive(Debug)]
 pub struct ResponseStore {
@@ -33,15 +42,16 @@ struct Entries {
     clock: u64,
 }
 
-/// Values are stored as text, which takes a fraction of their memory.
 #[derive(Debug)]
 struct Entry {
     /// May continue it.
     tenant: Tenant,
     previous: Option<String>,
-    /// The input items of this turn alone, as a JSON array.
-    input: Box<str>,
-    response: Box<str>,
+    /// Of this turn alone.
+    input: Arc<[StoredItem]>,
+    output: Arc<[StoredItem]>,
+    /// The response with its output, as it is read.
+    response: Bytes,
     last_use: u64,
     expires: Instant,
 }
@@ -52,12 +62,41 @@ pub struct Turn<'a> {
     pub id: &'a str,
     pub previous: Option<&'a str>,
     pub tenant: &'a Tenant,
-    pub input: &'a [Value],
+    pub input: &'a Arc<[StoredItem]>,
 }
 
 /// No answer with this id is stored for the client.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotStored(pub String);
+
+/// Why a request does not get its stored items.
+#[derive(Debug, PartialEq, Eq)]
+pub enum TakeError {
+    NotStored(String),
+    /// They exceed [`MAX_TAKEN`].
+    TooMuch,
+}
+
+/// Counts what one request takes of the store.
+#[derive(Debug, Default)]
+pub struct Taken(ItemsSize);
+
+impl Taken {
+    /// # Errors
+    /// Together with all before it, it is too much.
+    fn add(&mut self, item: &StoredItem) -> Result<(), TakeError> {
+        self.0 += item.size();
+        let ItemsSize { items, values, bytes } = self.0;
+        let is_within = items <= MAX_TAKEN.items && values <= MAX_TAKEN.values && bytes <= MAX_TAKEN.bytes;
+        is_within.then_some(()).ok_or(TakeError::TooMuch)
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+}
+
+type Found = (Arc<[StoredItem]>, usize);
 
 impl Default for ResponseStore {
     fn default() -> ResponseStore {
@@ -72,13 +111,16 @@ impl ResponseStore {
 
     /// Stores an answer, or replaces it. One that exceeds the budget is not stored.
     pub fn insert(&self, turn: Turn, response: &Value) {
+        let output = response["output"].as_array().map_or(&[][..], Vec::as_slice);
+        let (output, response) = (StoredItem::all(output).into(), response.to_string().into());
         let mut entries = self.lock();
         entries.clock += 1;
         let entry = Entry {
             tenant: turn.tenant.clone(),
             previous: turn.previous.map(str::to_owned),
-            input: Value::from(turn.input).to_string().into(),
-            response: response.to_string().into(),
+            input: turn.input.clone(),
+            output,
+            response,
             last_use: entries.clock,
             expires: Instant::now() + self.ttl,
         };
@@ -88,14 +130,14 @@ impl ResponseStore {
         entries.shrink(self.budget);
     }
 
-    /// The response of this id.
-    pub fn response(&self, id: &str, client: &Client) -> Result<Value, NotStored> {
-        self.read(id, |tenant| tenant.client == *client, |entry| parse(&entry.response))
+    /// The response of this id, as JSON.
+    pub fn response(&self, id: &str, client: &Client) -> Result<Bytes, NotStored> {
+        self.read(id, |tenant| tenant.client == *client, |entry| entry.response.clone())
     }
 
     /// The input items of this turn alone.
-    pub fn input(&self, id: &str, client: &Client) -> Result<Vec<Value>, NotStored> {
-        self.read(id, |tenant| tenant.client == *client, |entry| items(parse(&entry.input)))
+    pub fn input(&self, id: &str, client: &Client) -> Result<Arc<[StoredItem]>, NotStored> {
+        self.read(id, |tenant| tenant.client == *client, |entry| entry.input.clone())
     }
 
     pub fn remove(&self, id: &str, client: &Client) -> Result<(), NotStored> {
@@ -110,34 +152,59 @@ impl ResponseStore {
     /// Input and output items of a response and of all that it continues, oldest first.
     ///
     /// # Errors
-    /// One of them is not stored any more.
-    pub fn history(&self, id: &str, tenant: &Tenant) -> Result<Vec<Value>, NotStored> {
+    /// One of them is not stored any more, or they are too much.
+    pub fn history(&self, id: &str, tenant: &Tenant, taken: &mut Taken) -> Result<Vec<Value>, TakeError> {
         let (mut turns, mut next) = (vec![], Some(id.to_owned()));
         while let Some(id) = next {
             let turn = self.read(
                 &id,
                 |owner| owner == tenant,
-                |entry| (entry.previous.clone(), items(parse(&entry.input)), output(parse(&entry.response))),
+                |entry| (entry.previous.clone(), [entry.input.clone(), entry.output.clone()]),
             );
-            let (previous, input, output) = turn?;
-            turns.push([input, output].concat());
+            let (previous, items) = turn.map_err(|NotStored(id)| TakeError::NotStored(id))?;
+            items.iter().flat_map(|items| items.iter()).try_for_each(|item| taken.add(item))?;
+            turns.push(items);
             next = previous;
         }
-        turns.reverse();
-        Ok(turns.concat())
+        let items = turns.iter().rev().flatten().flat_map(|items| items.iter());
+        Ok(items.map(StoredItem::parse).collect())
     }
 
-    /// An input or output item of any of the tenant's stored answers.
-    pub fn item(&self, id: &str, tenant: &Tenant) -> Result<Value, NotStored> {
-        let quoted = Value::from(id).to_string();
+    /// Input or output items of any of the tenant's stored answers, by their ids.
+    ///
+    /// # Errors
+    /// One of them is not stored any more, or they are too much.
+    pub fn items(&self, ids: &[&str], tenant: &Tenant, taken: &mut Taken) -> Result<Vec<Value>, TakeError> {
+        let found = self.find(ids, tenant);
+        let mut items = Vec::with_capacity(ids.len());
+        for id in ids {
+            let Some(Some((list, at))) = found.get(id) else {
+                return Err(TakeError::NotStored((*id).to_owned()));
+            };
+            taken.add(&list[*at])?;
+            items.push(&list[*at]);
+        }
+        Ok(items.into_iter().map(StoredItem::parse).collect())
+    }
+
+    /// The list that has each item, and its place there.
+    fn find<'a>(&self, ids: &[&'a str], tenant: &Tenant) -> HashMap<&'a str, Option<Found>> {
+        let mut found: HashMap<&str, Option<Found>> = ids.iter().map(|id| (*id, None)).collect();
+        let mut missing = found.len();
         let entries = self.lock();
-        let holds = |entry: &&Entry| entry.response.contains(&quoted) || entry.input.contains(&quoted);
         let own = entries.by_id.values().rev().filter(|entry| entry.tenant == *tenant);
-        let candidates = own.filter(holds);
-        let mut all =
-            candidates.flat_map(|entry| [output(parse(&entry.response)), items(parse(&entry.input))]);
-        all.find_map(|items| items.into_iter().find(|item| item["id"] == id))
-            .ok_or_else(|| NotStored(id.to_owned()))
+        for list in own.flat_map(|entry| [&entry.output, &entry.input]) {
+            if missing == 0 {
+                break;
+            }
+            for (at, item) in list.iter().enumerate() {
+                if let Some(place @ None) = found.get_mut(&*item.id) {
+                    *place = Some((list.clone(), at));
+                    missing -= 1;
+                }
+            }
+        }
+        found
     }
 
     /// Reads an entry of a permitted owner, which counts as a use.
@@ -160,8 +227,13 @@ impl ResponseStore {
     fn lock(&self) -> MutexGuard<'_, Entries> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        entries.by_id.retain(|_, entry| entry.expires > now);
-        entries.bytes = entries.by_id.values().map(Entry::bytes).sum();
+        let mut freed = 0;
+        entries.by_id.retain(|_, entry| {
+            let expired = entry.expires <= now;
+            freed += if expired { entry.bytes() } else { 0 };
+            !expired
+        });
+        entries.bytes -= freed;
         entries
     }
 }
@@ -184,24 +256,9 @@ impl Entries {
 
 impl Entry {
     fn bytes(&self) -> usize {
-        OVERHEAD + self.input.len() + self.response.len()
+        let items = self.input.iter().chain(self.output.iter());
+        OVERHEAD + self.response.len() + items.map(StoredItem::bytes).sum::<usize>()
     }
-}
-
-fn parse(text: &str) -> Value {
-    // It was written by `Value::to_string`.
-    serde_json::from_str(text).unwrap_or_default()
-}
-
-fn items(value: Value) -> Vec<Value> {
-    match value {
-        Value::Array(items) => items,
-        _ => vec![],
-    }
-}
-
-fn output(mut response: Value) -> Vec<Value> {
-    items(response["output"].take())
 }
 
 #[cfg(test)]
@@ -215,9 +272,25 @@ mod tests {
     }
 
     fn insert_for(tenant: &Tenant, store: &ResponseStore, id: &str, previous: Option<&str>, text: &str) {
-        let input = [json!({ "id": format!("in-{id}"), "text": text })];
-        let response = json!({ "id": id, "output": [{ "id": format!("out-{id}"), "text": text }] });
+        let input = StoredItem::all(&[message(&format!("in-{id}"), text)]).into();
+        let response = json!({ "id": id, "output": [message(&format!("out-{id}"), text)] });
         store.insert(Turn { id, previous, tenant, input: &input }, &response);
+    }
+
+    fn message(id: &str, text: &str) -> Value {
+        json!({ "type": "message", "id": id, "role": "user", "content": text })
+    }
+
+    fn history(store: &ResponseStore, id: &str, tenant: &Tenant) -> Result<Vec<Value>, TakeError> {
+        store.history(id, tenant, &mut Taken::default())
+    }
+
+    fn item(store: &ResponseStore, id: &str, tenant: &Tenant) -> Result<Value, TakeError> {
+        store.items(&[id], tenant, &mut Taken::default()).map(|mut items| items.remove(0))
+    }
+
+    fn missing(id: &str) -> TakeError {
+        TakeError::NotStored(id.into())
     }
 
     fn texts(items: &[Value]) -> String {
@@ -232,15 +305,16 @@ mod tests {
         insert(&store, "c", Some("b"), "z");
         insert(&store, "other", Some("a"), "w");
         let tenant = Tenant::default();
-        let (history, client) = (|id| store.history(id, &tenant), &tenant.client);
+        let (history, client) = (|id| history(&store, id, &tenant), &tenant.client);
         assert_eq!(texts(&history("c").unwrap()), "in-a out-a in-b out-b in-c out-c");
-        assert_eq!(store.response("b", client).unwrap()["id"], "b");
-        assert_eq!(texts(&store.input("b", client).unwrap()), "in-b");
-        assert_eq!(store.item("out-b", &tenant).unwrap()["text"], "y");
-        assert_eq!(store.item("nothing", &tenant), Err(NotStored("nothing".into())));
+        let response: Value = serde_json::from_slice(&store.response("b", client).unwrap()).unwrap();
+        assert_eq!(response["id"], "b");
+        assert_eq!(store.input("b", client).unwrap()[0].parse(), message("in-b", "y"));
+        assert_eq!(item(&store, "out-b", &tenant).unwrap()["content"], "y");
+        assert_eq!(item(&store, "nothing", &tenant), Err(missing("nothing")));
         assert_eq!(store.remove("b", client), Ok(()));
         assert_eq!(store.remove("b", client), Err(NotStored("b".into())));
-        assert_eq!(history("c"), Err(NotStored("b".into())));
+        assert_eq!(history("c"), Err(missing("b")));
         assert_eq!(texts(&history("other").unwrap()), "in-a out-a in-other out-other");
     }
 
@@ -250,24 +324,24 @@ mod tests {
         let client = |key: &str| Client { key: Some(key.into()), shares_prefixes: false };
         let tenant = |key: &str, salt: Option<&str>| Tenant::new(client(key), salt);
         insert_for(&tenant("ann", Some("s")), &store, "a", None, "x");
-        let missing = |id: &str| Err(NotStored(id.into()));
+        let not_stored = |id: &str| Err(NotStored(id.into()));
         for other in [tenant("ann", None), tenant("ann", Some("t")), tenant("bob", Some("s"))] {
-            assert_eq!(store.history("a", &other), Err(NotStored("a".into())), "{other:?}");
-            assert_eq!(store.item("out-a", &other), missing("out-a"), "{other:?}");
+            assert_eq!(history(&store, "a", &other), Err(missing("a")), "{other:?}");
+            assert_eq!(item(&store, "out-a", &other), Err(missing("out-a")), "{other:?}");
         }
-        assert_eq!(store.response("a", &client("bob")), missing("a"));
+        assert_eq!(store.response("a", &client("bob")), not_stored("a"));
         assert!(store.input("a", &client("bob")).is_err());
         assert_eq!(store.remove("a", &client("bob")), Err(NotStored("a".into())));
         let own = tenant("ann", Some("s"));
-        assert_eq!(texts(&store.history("a", &own).unwrap()), "in-a out-a");
-        assert_eq!(store.response("a", &client("ann")).unwrap()["id"], "a");
+        assert_eq!(texts(&history(&store, "a", &own).unwrap()), "in-a out-a");
+        assert!(store.response("a", &client("ann")).is_ok());
         assert_eq!(store.remove("a", &client("ann")), Ok(()));
     }
 
     #[test]
     fn least_recently_used_answers_are_evicted() {
         let text = "t".repeat(1000);
-        let store = ResponseStore::new(3 * (OVERHEAD + 2 * 1100), TTL);
+        let store = ResponseStore::new(3 * (OVERHEAD + 3 * 1200), TTL);
         for id in ["a", "b", "c"] {
             insert(&store, id, None, &text);
         }
@@ -278,7 +352,7 @@ mod tests {
         // Replacing one does not count it twice.
         (0..9).for_each(|_| insert(&store, "a", None, &text));
         assert_eq!(["a", "c", "d"].map(known), [true; 3]);
-        insert(&store, "e", None, &"t".repeat(9000));
+        insert(&store, "e", None, &"t".repeat(20_000));
         assert!(!known("e"));
     }
 
@@ -288,5 +362,24 @@ mod tests {
         insert(&store, "a", None, "x");
         assert_eq!(store.response("a", &Client::default()), Err(NotStored("a".into())));
         assert_eq!(store.lock().bytes, 0);
+    }
+
+    #[test]
+    fn stored_items_beyond_the_limits_are_not_taken() {
+        let (store, tenant) = (ResponseStore::default(), Tenant::default());
+        insert(&store, "large", None, &"t".repeat(MAX_TAKEN.bytes / 4));
+        let take = |count: usize, id| store.items(&vec![id; count], &tenant, &mut Taken::default());
+        assert_eq!(take(3, "in-large").unwrap().len(), 3);
+        assert_eq!(take(4, "in-large"), Err(TakeError::TooMuch));
+        insert(&store, "small", None, "x");
+        assert_eq!(take(MAX_TAKEN.items, "in-small").unwrap().len(), MAX_TAKEN.items);
+        assert_eq!(take(MAX_TAKEN.items + 1, "in-small"), Err(TakeError::TooMuch));
+        // A chain counts like references, and together with them.
+        insert(&store, "next", Some("large"), "x");
+        insert(&store, "last", Some("next"), &"t".repeat(MAX_TAKEN.bytes / 4));
+        assert_eq!(history(&store, "last", &tenant), Err(TakeError::TooMuch));
+        let mut taken = Taken::default();
+        assert_eq!(store.history("next", &tenant, &mut taken).unwrap().len(), 4);
+        assert_eq!(store.items(&["in-large"; 2], &tenant, &mut taken), Err(TakeError::TooMuch));
     }
 }
