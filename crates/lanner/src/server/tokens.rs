@@ -3,17 +3,17 @@
 
 use std::time::Instant;
 
-use axum::{Extension, Json, extract::State};
+use axum::{Extension, Json, body::Bytes, extract::State, response::Response};
 use schemars::JsonSchema;
-use serde::{Deserialize, de::IgnoredAny};
+use serde::{Deserialize, Serialize, Serializer, de::IgnoredAny};
 use serde_json::{Value, json};
 
 use super::{
     Server,
     app_state::AppState,
-    handlers::{Body, JsonBody, Threads},
+    handlers::{Body, JsonBody, Threads, json_text},
     openai::{
-        self, ValidRequest,
+        self, MAX_PROMPT_VALUES, ValidRequest,
         chat::{ChatPrompt, ChatRequest},
         error::ApiError,
         fields, prompt_error,
@@ -66,14 +66,14 @@ pub(super) async fn tokenize(
     State(state): State<AppState>,
     Extension(preparation): Threads,
     body: Body,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     prepared(&state, &preparation, body, |server, body| {
         let request: TokenizeRequest = openai::parse(body)?;
         let ids = request.ids(server, body)?;
-        Ok(request.answer(&server.model, &ids))
+        request.answer(&server.model, &ids)
     })
     .await
-    .map(Json)
+    .map(json_text)
 }
 
 pub(super) async fn detokenize(
@@ -171,21 +171,69 @@ impl TokenizeRequest {
         }
     }
 
-    fn answer(&self, model: &Model, ids: &[u32]) -> Value {
-        let tokens: Value = match self.with_pieces.unwrap_or(false) {
-            true => ids.iter().map(|id| json!({ "id": id, "piece": piece(model, *id) })).collect(),
-            false => ids.into(),
-        };
-        let mut answer = json!({
-            "tokens": tokens,
-            "count": ids.len(),
-            "max_model_len": model.engine.info().context_length,
-        });
-        if self.return_token_strs.unwrap_or(false) {
-            let spelled = |id: &u32| model.tokenizer().id_to_token(*id);
-            answer["token_strs"] = ids.iter().map(spelled).collect();
+    /// The answer as JSON, written token by token: as values they would take a hundred times the
+    /// memory of their ids.
+    fn answer(&self, model: &Model, ids: &[u32]) -> Result<Bytes, ApiError> {
+        if ids.len() > MAX_PROMPT_VALUES {
+            let field = if self.content.is_some() { "content" } else { "prompt" };
+            let field = if self.messages.is_some() { "messages" } else { field };
+            let message =
+                format!("{field} has {} tokens, more than {MAX_PROMPT_VALUES}; send it in parts", ids.len());
+            return Err(ApiError::invalid(field, message));
         }
-        answer
+        let answer = TokenizeAnswer {
+            tokens: Tokens { model, ids, with_pieces: self.with_pieces.unwrap_or(false) },
+            count: ids.len(),
+            max_model_len: model.engine.info().context_length,
+            token_strs: self.return_token_strs.unwrap_or(false).then_some(Spellings { model, ids }),
+        };
+        let text = serde_json::to_vec(&answer);
+        // Fails only for types that JSON cannot represent; these are plain structs.
+        Ok(text.unwrap_or_default().into())
+    }
+}
+
+#[derive(Serialize)]
+struct TokenizeAnswer<'a> {
+    tokens: Tokens<'a>,
+    count: usize,
+    max_model_len: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Spellings<'a>>,
+}
+
+/// Ids, or objects with the token's text too.
+struct Tokens<'a> {
+    model: &'a Model,
+    ids: &'a [u32],
+    with_pieces: bool,
+}
+
+impl Serialize for Tokens<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.with_pieces {
+            true => serializer
+                .collect_seq(self.ids.iter().map(|id| TokenPiece { id: *id, piece: piece(self.model, *id) })),
+            false => serializer.collect_seq(self.ids),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct TokenPiece {
+    id: u32,
+    piece: Value,
+}
+
+/// Tokens as the vocabulary spells them.
+struct Spellings<'a> {
+    model: &'a Model,
+    ids: &'a [u32],
+}
+
+impl Serialize for Spellings<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.ids.iter().map(|id| self.model.tokenizer().id_to_token(*id)))
     }
 }
 

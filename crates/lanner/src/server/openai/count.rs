@@ -9,7 +9,7 @@ pub const MAX_VALUES: usize = 100_000;
 pub const MAX_MESSAGES: usize = 10_000;
 const MAX_TOOLS: usize = 1_000;
 /// Token ids take four bytes each.
-const MAX_PROMPT_VALUES: usize = 2 << 20;
+pub const MAX_PROMPT_VALUES: usize = 2 << 20;
 /// The largest vocabularies have fewer tokens.
 const MAX_BIASES: usize = 300_000;
 /// Longer than the name of every counted field.

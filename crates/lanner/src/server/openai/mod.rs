@@ -20,7 +20,7 @@ pub mod usage;
 pub(crate) use self::format::Envelope;
 pub use self::{
     constraint::AnswerFormat,
-    count::{MAX_MESSAGES, MAX_VALUES},
+    count::{MAX_MESSAGES, MAX_PROMPT_VALUES, MAX_VALUES},
     fingerprint::fingerprint,
     format::{OpenAi, finish_reason, prompt_error},
     params::{GenerateParams, Reply, ValidRequest},
