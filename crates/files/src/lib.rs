@@ -21,6 +21,8 @@ use std::{
 
 /// Maximum bytes of config.json, generation_config.json, tokenizer_config.json and chat templates.
 pub const SETTINGS: u64 = 16 << 20;
+/// Maximum bytes of a file that names a commit.
+pub const REF: u64 = 4096;
 /// Maximum bytes of an index of tensors; the largest published ones have about 20 MB.
 pub const INDEX: u64 = 64 << 20;
 /// Maximum bytes of tokenizer.json; the largest published ones have about 35 MB.

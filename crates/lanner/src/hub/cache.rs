@@ -60,7 +60,7 @@ impl RepoCache {
         let commit = if is_commit(revision) {
             revision.to_owned()
         } else {
-            fs::read_to_string(self.folder.join("refs").join(revision)).ok()?.trim().to_owned()
+            ::files::read_text(&self.folder.join("refs").join(revision), ::files::REF).ok()?.trim().to_owned()
         };
         (is_commit(&commit) && self.snapshot(&commit).is_dir()).then_some(commit)
     }

@@ -1,7 +1,6 @@
 //! Downloads a model from the hub into the cache, several files at a time.
 
 use std::{
-    fs,
     path::PathBuf,
     sync::{
         Mutex, PoisonError,
@@ -117,7 +116,8 @@ fn weights(
         WeightFiles::Files(files) => files.clone(),
         WeightFiles::Index(index) => {
             let path = cache.snapshot(&listing.commit).join(index);
-            let text = fs::read(&path).map_err(|error| HubError::Read { path, error })?;
+            let text =
+                ::files::read(&path, ::files::INDEX).map_err(|error| HubError::Read { path, error })?;
             let names = shards(&text).map_err(|reason| HubError::Answer { repo: repo.id(), reason })?;
             names.iter().map(|name| format!("{}{name}", chosen.folder)).collect()
         }

@@ -153,7 +153,8 @@ fn blobs(snapshot: &Path) -> BTreeSet<PathBuf> {
 }
 
 fn refs_to(folder: &Path, commit: &str) -> Vec<PathBuf> {
-    let stands_for = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|text| text.trim() == commit);
+    let stands_for =
+        |path: &PathBuf| ::files::read_text(path, ::files::REF).is_ok_and(|text| text.trim() == commit);
     files(folder).iter().map(|name| folder.join(name)).filter(stands_for).collect()
 }
 

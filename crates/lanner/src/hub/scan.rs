@@ -149,7 +149,7 @@ fn quantized(quantization: &Value) -> String {
 fn refs(folder: &Path) -> BTreeMap<String, Vec<String>> {
     let mut refs: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for name in files(folder) {
-        if let Ok(commit) = fs::read_to_string(folder.join(&name)) {
+        if let Ok(commit) = ::files::read_text(&folder.join(&name), ::files::REF) {
             refs.entry(commit.trim().into()).or_default().push(name);
         }
     }
@@ -195,5 +195,24 @@ mod tests {
             "4-bit gptq",
         );
         assert_eq!(describe_config(&json!({ "architectures": [] })), None);
+    }
+
+    #[test]
+    fn ref_that_is_a_pipe_is_skipped_at_once() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = HubCache::new(root.path().into());
+        let repo = cache.repo(&RepoName::parse("org/tiny").unwrap());
+        let (commit, folder) = ("0".repeat(40), repo.folder.join("refs"));
+        fs::create_dir_all(repo.snapshot(&commit)).unwrap();
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("good"), &commit).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(folder.join("main")).status().unwrap().success());
+        let (sender, found) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            sender.send((repo.commit("good"), repo.commit("main"), refs(&folder))).unwrap();
+        });
+        let found = found.recv_timeout(std::time::Duration::from_secs(60)).expect("reading a ref blocks");
+        let refs = BTreeMap::from([(commit.clone(), vec!["good".to_owned()])]);
+        assert_eq!(found, (Some(commit), None, refs));
     }
 }
