@@ -28,7 +28,7 @@ pub use self::{
     model::ModelConfig,
     paths::{DataPath, PathsConfig},
     run::{ChatConfig, ConversationConfig, PromptText, RunConfig, RunPrompt},
-    server::{RegistryConfig, ServeConfig, ServerAddress, Timeouts},
+    server::{MAX_CONNECTIONS, RegistryConfig, ServeConfig, ServerAddress, Timeouts},
     tools::{DiskCacheConfig, ModelsConfig, NgramConfig, QuantizeConfig, RmConfig, ShowConfig},
 };
 pub use crate::cli::CorsOrigin;

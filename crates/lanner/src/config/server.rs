@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// More than the default batch and queue, less than the usual limit on open files.
-const MAX_CONNECTIONS: u32 = 512;
+pub const MAX_CONNECTIONS: u32 = 512;
 const DEFAULT_PORT: u16 = 11436;
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// In MiB.

@@ -18,13 +18,15 @@ use tokio::{
 };
 
 use super::openai::{count::Count, error::ApiError};
+use crate::config::MAX_CONNECTIONS;
 
 /// Largest body of the small lane, in bytes.
 const SMALL_BODY: usize = 256 << 10;
 /// Most JSON values of the small lane.
 const SMALL_COUNT: usize = 10_000;
-/// Most bytes buffered at a time, for small bodies and for large ones.
-const SMALL_BYTES: usize = 32 << 20;
+/// Most bytes buffered at a time, for small bodies and for large ones. All connections of the
+/// default limit may send a small body: slow ones take no memory that a fast one waits for.
+const SMALL_BYTES: usize = MAX_CONNECTIONS as usize * SMALL_BODY;
 const LARGE_BYTES: usize = 64 << 20;
 /// Most bytes of answers from what the server stores, until their clients have read them.
 const ANSWER_BYTES: usize = 64 << 20;
@@ -335,6 +337,25 @@ mod tests {
             let held = [read().await.ok(), read().await.ok(), read().await.ok()];
             assert!(held.iter().flatten().all(|received| received.charge.lane() != Lane::Small));
             assert_eq!(held.iter().flatten().count(), 3);
+        });
+    }
+
+    #[test]
+    fn small_body_does_not_wait_for_slow_ones_on_all_other_connections() {
+        let preparation = Arc::new(Preparation::new(16 << 20, Duration::from_secs(600), None));
+        block_on(async {
+            for _ in 1..MAX_CONNECTIONS {
+                let sent = stream::iter([Ok::<_, std::io::Error>(vec![b' '; SMALL_BODY])]);
+                let (slow, preparation) =
+                    (Body::from_stream(sent.chain(stream::pending())), preparation.clone());
+                tokio::spawn(async move { preparation.read(slow).await.map(|_| ()) });
+            }
+            // Until each has read what was sent.
+            while preparation.small_bytes.available_permits() > units(SMALL_BODY) {
+                tokio::task::yield_now().await;
+            }
+            let chunked = Body::from_stream(stream::iter([Ok::<_, std::io::Error>("{}")]));
+            assert!(preparation.read(chunked).now_or_never().is_some_and(|body| body.is_ok()));
         });
     }
 
