@@ -225,6 +225,34 @@ fn fuzzed_routes_are_those_of_the_document() {
     }
 }
 
+/// Every field of the document's request bodies is one of the fuzzed fields.
+#[test]
+fn fuzzed_fields_are_those_of_the_document() {
+    let server = crate::support::server::Setup::default().says("x");
+    let document = client::get(server.address, "/openapi.json").json();
+    let posted = fields::posted();
+    let mut missing = vec![];
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let schema = &methods["post"]["requestBody"]["content"]["application/json"]["schema"];
+        let names = property_names(&document, schema);
+        let known = posted.iter().find(|(own, ..)| own == path).map_or(&[][..], |(_, fields, _)| fields);
+        let is_known = |name: &String| known.iter().any(|(own, ..)| own == name);
+        missing.extend(names.iter().filter(|name| !is_known(name)).map(|name| format!("{path}: {name}")));
+    }
+    assert!(missing.is_empty(), "fields that no fuzzed request has: {missing:#?}");
+}
+
+/// The names of an object's fields, in any of its alternatives.
+fn property_names(document: &Value, schema: &Value) -> Vec<String> {
+    if let Some(path) = schema["$ref"].as_str() {
+        return property_names(document, document.pointer(path.trim_start_matches('#')).unwrap());
+    }
+    let own = schema["properties"].as_object().into_iter().flat_map(|fields| fields.keys().cloned());
+    let parts = ["allOf", "anyOf", "oneOf"].map(|key| schema[key].as_array());
+    let parts = parts.into_iter().flatten().flatten();
+    own.chain(parts.flat_map(|part| property_names(document, part))).collect()
+}
+
 #[test]
 fn extreme_values_of_every_field_are_answered() {
     let mut server = serving();

@@ -1,6 +1,9 @@
 //! Routes, the fields of their bodies, and edge-case values.
 
-use super::more_fields::{DETOKENIZE, Field, OLLAMA, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_GENERATE, TOKENIZE};
+use super::more_fields::{
+    DETOKENIZE, Field, LOAD, MODEL, OLLAMA, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE,
+    PULL, RERANK, SHOW, TOKENIZE,
+};
 
 /// Numbers as JSON: limits of types and of ranges, and numbers beyond every type.
 pub(super) const NUMBERS: [&str; 42] = [
@@ -83,7 +86,7 @@ pub(super) const VALUES: [&str; 30] = [
 ];
 
 /// Fields of both completion routes.
-pub(super) const COMMON: [Field; 38] = [
+pub(super) const COMMON: [Field; 40] = [
     ("model", &[r#""default""#, "null"], &[r#""merlin""#, r#""gpt-4""#, r#""../..""#]),
     ("max_tokens", &["1", "2", "3"], &["0", "8191", "8192", "1000000"]),
     ("temperature", &["0", "0.7", "1", "100"], &["1e-30", "100.1", "-1e-30"]),
@@ -149,6 +152,8 @@ pub(super) const COMMON: [Field; 38] = [
     ("grammar", &[r#""""#], &[r#""root ::= [a-z]+""#, r#""root ::= [""#]),
     ("json_schema", &["null"], &["{}"]),
     ("format", &[r#""""#], &[r#""json""#]),
+    ("guided_whitespace_pattern", &["null"], &[r#""[ ]*""#]),
+    ("return_progress", &["true", "false"], &[]),
     ("user", &[r#""someone""#], &[]),
     ("safety_identifier", &[r#""someone""#], &[]),
     ("service_tier", &[r#""auto""#, r#""default""#], &[r#""flex""#]),
@@ -242,7 +247,7 @@ pub(super) const COMPLETIONS: [Field; 6] = [
     ("logprobs", &["0", "2"], &["20", "21"]),
 ];
 
-pub(super) const EMBEDDINGS: [Field; 9] = [
+pub(super) const EMBEDDINGS: [Field; 10] = [
     ("ttl", &["null", "300", "-1"], &["0", "1e300"]),
     (
         "input",
@@ -256,9 +261,10 @@ pub(super) const EMBEDDINGS: [Field; 9] = [
     ("priority", &[r#""background""#], &[r#""urgent""#]),
     ("timeout", &["0.3"], &["1e-9", "1000000001", "-1"]),
     ("truncate_prompt_tokens", &["null"], &["1"]),
+    ("cache_salt", &[r#""s""#, "null"], &[]),
 ];
 
-pub(super) const RESPONSES: [Field; 16] = [
+pub(super) const RESPONSES: [Field; 24] = [
     (
         "input",
         &[r#""hi""#, r#"[{"role":"user","content":"hi"}]"#],
@@ -295,6 +301,14 @@ pub(super) const RESPONSES: [Field; 16] = [
     ("top_logprobs", &["0", "2"], &["21"]),
     ("truncation", &[r#""disabled""#], &[r#""auto""#]),
     ("timeout", &["0.3"], &["1e-9"]),
+    ("parallel_tool_calls", &["true", "false"], &[]),
+    ("max_tool_calls", &["1", "null"], &["0", "-1"]),
+    ("background", &["false", "null"], &["true"]),
+    ("enable_thinking", &["true", "false"], &[]),
+    ("chat_template_kwargs", &["{}"], &[r#"{"messages":7}"#]),
+    ("conversation", &["null"], &[r#""conv_1""#]),
+    ("prompt", &["null"], &[r#"{"id":"p"}"#]),
+    ("context_management", &["null"], &["{}"]),
 ];
 
 pub(super) const MESSAGES: [Field; 22] = [
@@ -359,73 +373,65 @@ pub(super) const MESSAGES: [Field; 22] = [
     ("timeout", &["0.3"], &["1e-9", "-1"]),
 ];
 
-pub(super) const RERANK: [Field; 7] = [
-    ("ttl", &["null", "300", "-1"], &["0", "1e300"]),
-    ("query", &[r#""owls""#], &[r#""""#]),
-    ("documents", &[r#"["a","b"]"#, r#"[{"text":"a"}]"#], &["[]", "[{}]", r#"["a",{"text":7}]"#, r#"[""]"#]),
-    ("top_n", &["1", "9"], &["0"]),
-    ("return_documents", &["true", "false"], &[]),
-    ("max_tokens_per_doc", &["null"], &["5"]),
-    ("timeout", &["0.3"], &["1e-9"]),
-];
+/// Fields, and those of chat completions that they lack and `only` selects.
+fn with_common(own: &[Field], only: impl Fn(&str) -> bool) -> Vec<Field> {
+    let is_new = |name: &str| own.iter().all(|(known, ..)| *known != name);
+    let more = CHAT.iter().chain(&COMMON).filter(|(name, ..)| is_new(name) && only(name));
+    own.iter().chain(more).copied().collect()
+}
 
-/// How a model is loaded.
-const LOAD: [Field; 3] = [
-    ("replace", &["true", "false", "null"], &[]),
-    ("keep_alive", &["300", r#""5m""#, r#""forever""#], &["0", r#""soon""#]),
-    ("pin", &["true", "false"], &[]),
-];
+fn is_field_of_responses(name: &str) -> bool {
+    let is_common = COMMON.iter().any(|(common, ..)| *common == name);
+    name == "moderation" || is_common && !["max_tokens", "n"].contains(&name)
+}
 
-/// Names of models, none of which exists locally; nothing is downloaded.
-pub(super) const MODEL: [Field; 2] = [
-    (
-        "model",
-        &[r#""nobody/nothing""#],
-        &[
-            r#""""#,
-            r#""/""#,
-            r#"".""#,
-            r#""/dev/null""#,
-            r#""../../..""#,
-            r#""a/b/c""#,
-            r#""a/b@main:part""#,
-            r#""\u0000""#,
-            r#""~""#,
-            r#""/nowhere/model.safetensors""#,
-            r#""owner/name@../..""#,
-            r#""owner/name:../../x""#,
-        ],
-    ),
-    ("stream", &["false"], &["true"]),
+/// Fields of messages that chat completions have too.
+const OF_MESSAGES: [&str; 10] = [
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "chat_template_kwargs",
+    "priority",
+    "speculation",
+    "cache_ttl_ms",
+    "cache_salt",
 ];
 
 /// A route with a body, its fields, and the fields of every request, which keep the answer short.
 pub(super) type Posted = (&'static str, Vec<Field>, &'static [&'static str]);
 
-pub(super) fn posted() -> [Posted; 18] {
+pub(super) fn posted() -> [Posted; 20] {
     let [chat, completions] = [&CHAT[..], &COMPLETIONS[..]].map(|own| [own, &COMMON[..]].concat());
     let [ollama_chat, ollama_generate] =
         [&OLLAMA_CHAT[..], &OLLAMA_GENERATE[..]].map(|own| [own, &OLLAMA[..]].concat());
-    let prompt = [OLLAMA_GENERATE[0], OLLAMA[5], OLLAMA[8]].to_vec();
+    let messages = with_common(&MESSAGES, |name| OF_MESSAGES.contains(&name));
     [
         ("/v1/chat/completions", chat, &["messages", "max_tokens", "timeout"]),
         ("/v1/completions", completions, &["prompt", "max_tokens", "timeout"]),
         ("/v1/embeddings", EMBEDDINGS.to_vec(), &["input", "timeout"]),
-        ("/v1/responses", RESPONSES.to_vec(), &["input", "max_output_tokens", "timeout"]),
+        (
+            "/v1/responses",
+            with_common(&RESPONSES, is_field_of_responses),
+            &["input", "max_output_tokens", "timeout"],
+        ),
         ("/v1/rerank", RERANK.to_vec(), &["query", "documents", "timeout"]),
         ("/v1/models/load", [&MODEL[..], &LOAD[..]].concat(), &["model"]),
         ("/v1/models/unload", MODEL.to_vec(), &["model"]),
         ("/v1/models/pull", MODEL.to_vec(), &["model"]),
-        ("/v1/messages", MESSAGES.to_vec(), &["messages", "max_tokens", "timeout"]),
-        ("/v1/messages/count_tokens", MESSAGES.to_vec(), &["messages"]),
+        ("/v1/messages", messages.clone(), &["messages", "max_tokens", "timeout"]),
+        ("/v1/messages/count_tokens", messages, &["messages"]),
         ("/api/chat", ollama_chat, &["messages", "options", "timeout"]),
         ("/api/generate", ollama_generate, &["prompt", "options", "timeout"]),
         ("/api/embed", OLLAMA_EMBED.to_vec(), &["input", "timeout"]),
-        ("/api/embeddings", prompt, &["prompt", "timeout"]),
-        ("/api/pull", MODEL.to_vec(), &["model"]),
+        ("/api/embeddings", OLLAMA_EMBEDDINGS.to_vec(), &["prompt", "timeout"]),
+        ("/api/pull", [&MODEL[..], &PULL[..]].concat(), &["model"]),
         ("/tokenize", TOKENIZE.to_vec(), &["content"]),
         ("/detokenize", DETOKENIZE.to_vec(), &["tokens"]),
-        ("/apply-template", CHAT.to_vec(), &["messages"]),
+        ("/apply-template", with_common(&CHAT, |_| true), &["messages"]),
+        ("/v2/rerank", RERANK.to_vec(), &["query", "documents", "timeout"]),
+        ("/api/show", SHOW.to_vec(), &["model"]),
     ]
 }
 

@@ -1,10 +1,10 @@
-//! Fields of Ollama's routes and of those that tokenise.
+//! Fields of Ollama's routes, of reranking, and of the routes that tokenise or load models.
 
 /// A field, its valid values, and its edge cases.
 pub(super) type Field = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 /// Fields of both routes of Ollama that generate.
-pub(super) const OLLAMA: [Field; 10] = [
+pub(super) const OLLAMA: [Field; 11] = [
     ("model", &[r#""default""#, r#""merlin:latest""#, "null"], &[r#""gpt-4""#, r#""/""#, r#"":latest""#]),
     (
         "options",
@@ -28,6 +28,26 @@ pub(super) const OLLAMA: [Field; 10] = [
     ("top_logprobs", &["0"], &["20", "21"]),
     ("timeout", &["0.3"], &["1e-9", "1000000001", "-1"]),
     ("cache_salt", &[r#""s""#, "null"], &[]),
+    ("priority", &[r#""background""#], &[r#""urgent""#]),
+];
+
+/// Options of Ollama that are numbers.
+pub(super) const OLLAMA_NUMBERS: [&str; 15] = [
+    "num_predict",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repeat_penalty",
+    "repeat_last_n",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "tfs_z",
+    "typical_p",
+    "mirostat",
+    "num_ctx",
+    "num_gpu",
 ];
 
 pub(super) const OLLAMA_CHAT: [Field; 2] = [
@@ -49,7 +69,7 @@ pub(super) const OLLAMA_CHAT: [Field; 2] = [
     ),
 ];
 
-pub(super) const OLLAMA_GENERATE: [Field; 9] = [
+pub(super) const OLLAMA_GENERATE: [Field; 10] = [
     ("prompt", &[r#""hi""#], &[r#""""#]),
     ("suffix", &["null"], &[r#""x""#]),
     ("system", &[r#""Be brief.""#], &[]),
@@ -58,26 +78,100 @@ pub(super) const OLLAMA_GENERATE: [Field; 9] = [
     ("context", &["[]"], &["[1]"]),
     ("images", &["[]"], &[r#"["eA=="]"#]),
     ("width", &["null"], &["7"]),
-    ("priority", &[r#""background""#], &[r#""urgent""#]),
+    ("height", &["null"], &["7"]),
+    ("steps", &["null"], &["7"]),
 ];
 
-pub(super) const OLLAMA_EMBED: [Field; 6] = [
+pub(super) const OLLAMA_EMBED: [Field; 9] = [
     ("input", &[r#""The owl""#, r#"["a","b"]"#], &["[]", "[7]", r#"[""]"#, "[[5]]"]),
     ("dimensions", &["1", "7"], &["0", "100000"]),
     ("options", &["{}", r#"{"num_ctx":99}"#], &[r#"{"x":1}"#]),
     ("truncate", &["true", "false"], &[]),
     ("keep_alive", &["300"], &["[]"]),
     ("timeout", &["0.3"], &["1e-9"]),
+    ("model", &[r#""default""#, "null"], &[r#""gpt-4""#]),
+    ("priority", &[r#""background""#], &[r#""urgent""#]),
+    ("cache_salt", &[r#""s""#, "null"], &[]),
 ];
 
-pub(super) const TOKENIZE: [Field; 6] = [
+pub(super) const OLLAMA_EMBEDDINGS: [Field; 7] = [
+    OLLAMA_GENERATE[0],
+    OLLAMA_EMBED[2],
+    OLLAMA_EMBED[4],
+    OLLAMA_EMBED[5],
+    OLLAMA_EMBED[6],
+    OLLAMA_EMBED[7],
+    OLLAMA_EMBED[8],
+];
+
+/// Of Ollama's pull, besides those of every pull.
+pub(super) const PULL: [Field; 2] =
+    [("name", &["null"], &[r#""nobody/nothing""#]), ("insecure", &["false", "null"], &["true"])];
+
+pub(super) const SHOW: [Field; 2] = [
+    ("model", &[r#""default""#], &[r#""nobody/nothing""#, r#""../..""#]),
+    ("name", &["null"], &[r#""merlin""#]),
+];
+
+pub(super) const RERANK: [Field; 13] = [
+    ("ttl", &["null", "300", "-1"], &["0", "1e300"]),
+    ("query", &[r#""owls""#], &[r#""""#]),
+    ("documents", &[r#"["a","b"]"#, r#"[{"text":"a"}]"#], &["[]", "[{}]", r#"["a",{"text":7}]"#, r#"[""]"#]),
+    ("top_n", &["1", "9"], &["0"]),
+    ("return_documents", &["true", "false"], &[]),
+    ("max_tokens_per_doc", &["null"], &["5"]),
+    ("timeout", &["0.3"], &["1e-9"]),
+    ("model", &[r#""default""#, "null"], &[r#""gpt-4""#]),
+    ("max_chunks_per_doc", &["null"], &["5"]),
+    ("rank_fields", &["null"], &[r#"["a"]"#]),
+    ("pooling", &[r#""last""#, r#""mean""#], &[r#""cls""#]),
+    ("priority", &[r#""background""#], &[r#""urgent""#]),
+    ("cache_salt", &[r#""s""#, "null"], &[]),
+];
+
+pub(super) const TOKENIZE: [Field; 9] = [
     ("content", &[r#""The owl""#], &[r#""<|im_end|>\u0000""#]),
     ("prompt", &["null"], &[r#""x""#]),
     ("messages", &["null"], &["[]", r#"[{"role":"user","content":"hi"}]"#]),
     ("add_special", &["true", "false"], &[]),
     ("with_pieces", &["true", "false"], &[]),
     ("return_token_strs", &["true", "false"], &[]),
+    ("model", &[r#""default""#, "null"], &[r#""gpt-4""#]),
+    ("add_special_tokens", &["true", "false"], &[]),
+    ("parse_special", &["true", "null"], &["false"]),
 ];
 
-pub(super) const DETOKENIZE: [Field; 1] =
-    [("tokens", &["[]", "[5,6,7]"], &["[8191]", "[8192]", "[4294967296]", "[-1]", r#"["a"]"#])];
+pub(super) const DETOKENIZE: [Field; 2] = [
+    ("tokens", &["[]", "[5,6,7]"], &["[8191]", "[8192]", "[4294967296]", "[-1]", r#"["a"]"#]),
+    ("model", &[r#""default""#, "null"], &[r#""gpt-4""#]),
+];
+
+/// How a model is loaded.
+pub(super) const LOAD: [Field; 3] = [
+    ("replace", &["true", "false", "null"], &[]),
+    ("keep_alive", &["300", r#""5m""#, r#""forever""#], &["0", r#""soon""#]),
+    ("pin", &["true", "false"], &[]),
+];
+
+/// Names of models, none of which exists locally; nothing is downloaded.
+pub(super) const MODEL: [Field; 2] = [
+    (
+        "model",
+        &[r#""nobody/nothing""#],
+        &[
+            r#""""#,
+            r#""/""#,
+            r#"".""#,
+            r#""/dev/null""#,
+            r#""../../..""#,
+            r#""a/b/c""#,
+            r#""a/b@main:part""#,
+            r#""\u0000""#,
+            r#""~""#,
+            r#""/nowhere/model.safetensors""#,
+            r#""owner/name@../..""#,
+            r#""owner/name:../../x""#,
+        ],
+    ),
+    ("stream", &["false"], &["true"]),
+];

@@ -2,7 +2,10 @@
 
 use serde_json::json;
 
-use super::fields::{NUMBERS, OTHERS, VALUES, posted};
+use super::{
+    fields::{NUMBERS, OTHERS, VALUES, posted},
+    more_fields::OLLAMA_NUMBERS,
+};
 
 /// Pseudorandom numbers, the same in every run (SplitMix64).
 pub(super) struct Random(pub u64);
@@ -135,7 +138,8 @@ pub(super) fn extremes() -> Vec<Ask> {
         for (name, good, odd) in &fields {
             let deep = [nested(100), nested(101), nested(5_000), json!("x".repeat(20_000)).to_string()];
             let plain = NUMBERS.iter().chain(&VALUES).chain(*good).chain(*odd).map(|value| value.to_string());
-            for value in plain.chain(deep) {
+            let inner = if *name == "options" { extreme_options() } else { vec![] };
+            for value in plain.chain(deep).chain(inner) {
                 let mut body = usual(name);
                 // Other fields that this one requires.
                 match *name {
@@ -150,4 +154,15 @@ pub(super) fn extremes() -> Vec<Ask> {
         }
     }
     asks
+}
+
+/// Ollama's options, each at its extremes.
+fn extreme_options() -> Vec<String> {
+    let with = |name: &&str| {
+        let name = *name;
+        // The answer stays short.
+        let rest = if name == "num_predict" { "" } else { r#","num_predict":1"# };
+        NUMBERS.map(|number| format!("{{{}:{number}{rest}}}", json!(name)))
+    };
+    OLLAMA_NUMBERS.iter().flat_map(with).collect()
 }
