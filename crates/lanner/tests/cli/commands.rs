@@ -210,31 +210,54 @@ fn stream_cut_by_second_ctrl_c_ends_with_an_error_event() {
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
     let ready = lines.find(|line| line.contains("serving")).unwrap();
     let address = ready.split("http://").nth(1).unwrap().split("/v1").next().unwrap().parse().unwrap();
-    let body = |stream: bool| {
-        json!({ "prompt": "hi", "stream": stream, "ignore_eos": true, "max_tokens": 1_000_000 }).to_string()
-    };
-    let open = |stream: bool| {
+    let messages = json!([{ "role": "user", "content": "hi" }]);
+    let open = |path: &str, mut body: serde_json::Value, stream: bool| {
+        (body["stream"], body["ignore_eos"]) = (stream.into(), true.into());
         let headers = "Content-Type: application/json\r\n";
-        client::open(address, "POST /v1/completions", headers, body(stream).as_bytes())
+        client::open(address, &format!("POST {path}"), headers, body.to_string().as_bytes())
     };
-    let (mut stream, mut whole) = (open(true), open(false));
-    stream.read_exact(&mut [0; 1000]).unwrap();
-    while client::get(address, "/health").json()["running"] != 2 {
+    // Messages have no `ignore_eos`.
+    let info = client::get(address, "/tokenizer_info").json();
+    let ends = info["eos_token_ids"].as_array().unwrap().iter();
+    let never: serde_json::Map<String, Value> = ends.map(|id| (id.to_string(), json!(-10_000))).collect();
+    let mut streams = [
+        open("/v1/completions", json!({ "prompt": "hi", "max_tokens": 1_000_000 }), true),
+        open("/v1/chat/completions", json!({ "messages": messages }), true),
+        open("/v1/responses", json!({ "input": "hi" }), true),
+        open(
+            "/v1/messages",
+            json!({ "messages": messages, "max_tokens": 1_000_000, "logit_bias": never }),
+            true,
+        ),
+    ];
+    let mut whole = open("/v1/completions", json!({ "prompt": "hi", "max_tokens": 1_000_000 }), false);
+    streams.iter_mut().for_each(|stream| stream.read_exact(&mut [0; 1000]).unwrap());
+    while client::get(address, "/health").json()["running"] != 5 {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     interrupt(&server);
     assert!(lines.next().unwrap().contains("Ctrl-C again"));
     interrupt(&server);
     // Reads to the end, so that the server does not wait for this client.
-    let [streamed, answered] = [&mut stream, &mut whole].map(|client| {
+    let text = |client: &mut std::net::TcpStream| {
         let mut text = String::new();
         client.read_to_string(&mut text).unwrap();
         text
+    };
+    let readers = streams.map(|mut stream| std::thread::spawn(move || text(&mut stream)));
+    let streamed = readers.map(|reader| reader.join().unwrap());
+    let answered = text(&mut whole);
+    let errors = streamed.each_ref().map(|streamed| {
+        assert!(streamed.ends_with("0\r\n\r\n"), "the response has ended as it should");
+        let last = streamed.lines().rfind(|line| line.starts_with("data: ")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&last["data: ".len()..]).unwrap()
     });
-    let last = streamed.lines().rfind(|line| line.starts_with("data: ")).unwrap();
-    let error: serde_json::Value = serde_json::from_str(&last["data: ".len()..]).unwrap();
-    assert_eq!(error["error"]["code"], "shutting_down", "{last}");
-    assert!(streamed.ends_with("0\r\n\r\n"), "the response has ended as it should");
+    let [completion, chat, response, message] = &errors;
+    assert_eq!(completion["error"]["code"], "shutting_down", "{completion}");
+    assert_eq!(chat["error"]["code"], "shutting_down", "{chat}");
+    assert_eq!(response["type"], "response.failed", "{response}");
+    assert_eq!(response["response"]["error"]["code"], "shutting_down", "{response}");
+    assert_eq!((&message["type"], &message["error"]["type"]), (&json!("error"), &json!("overloaded_error")));
     assert!(answered.starts_with("HTTP/1.1 503") && answered.contains("shutting_down"), "{answered}");
     assert_eq!(server.wait().unwrap().code(), Some(0));
 }

@@ -3,6 +3,7 @@
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
+    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
@@ -26,6 +27,12 @@ fn half_a_million_messages_cost_little_memory_and_delay_no_other_request() {
     let server = ServerProcess::start(&["--disk-cache", "off", "--prefix-cache", "1M"]);
     let small = json!({ "prompt": "The owl", "max_tokens": 2, "temperature": 0 });
     server.complete(&small);
+    let alone = (0..5).map(|_| {
+        let begun = Instant::now();
+        server.complete(&small);
+        begun.elapsed()
+    });
+    let alone = alone.max().unwrap();
     let before = server.peak_memory();
     let many = messages(500_000);
     assert!(many.len() > 14 << 20);
@@ -37,13 +44,15 @@ fn half_a_million_messages_cost_little_memory_and_delay_no_other_request() {
             })
             .collect();
         let beside = scope.spawn(|| {
-            let mut answered = 0;
-            while !done.load(Ordering::Relaxed) || answered == 0 {
+            let mut slowest = Duration::ZERO;
+            while !done.load(Ordering::Relaxed) || slowest.is_zero() {
+                let begun = Instant::now();
                 server.complete(&small);
-                answered += 1;
+                slowest = slowest.max(begun.elapsed());
             }
-            answered
+            slowest
         });
+        let begun = Instant::now();
         for reply in hostile {
             let reply = reply.join().unwrap();
             assert_eq!(
@@ -53,8 +62,12 @@ fn half_a_million_messages_cost_little_memory_and_delay_no_other_request() {
                 reply.body
             );
         }
+        let hostile = begun.elapsed();
         done.store(true, Ordering::Relaxed);
-        assert!(beside.join().unwrap() > 0);
+        let slowest = beside.join().unwrap();
+        eprintln!("the slowest small request took {slowest:?} of {hostile:?}");
+        // One that waited for the large bodies would take almost as long as all of them.
+        assert!(slowest < hostile / 2 + 3 * alone, "{slowest:?} of {hostile:?}, {alone:?} alone");
     });
     let grown = server.peak_memory().zip(before).map(|(after, before)| after - before);
     eprintln!("eight of half a million messages took {grown:?} MB");
