@@ -19,6 +19,11 @@ fn endless(capacity: usize) -> TestServer {
     Setup { delay: Duration::from_millis(2), capacity, ..Setup::default() }.script(|_, _| token(65))
 }
 
+/// A server that takes this long for a token.
+fn slow(delay: Duration) -> TestServer {
+    Setup { delay, ..Setup::default() }.script(|_, _| token(65))
+}
+
 fn error(reply: &Reply, status: u16, code: &str) {
     assert_eq!(reply.status, status, "{}", reply.body);
     assert_eq!(reply.json()["error"]["code"], code);
@@ -79,9 +84,13 @@ fn request_past_its_timeout_fails() {
     error(&server.complete(&request), 504, "timeout");
     error(&server.chat(&json!({ "timeout": 0.05, "n": 2 })), 504, "timeout");
 
-    // Enough time for some of the 900 tokens on any machine, and for all of them on none.
+    // Enough time for some of the 900 tokens, and for all of them on no machine.
+    let server = slow(Duration::from_millis(10));
+    let begun = Instant::now();
+    assert_eq!(server.complete(&json!({ "prompt": "a", "max_tokens": 3 })).status, 200);
+    let few = begun.elapsed().as_secs_f64();
     let mut stream = request;
-    stream["timeout"] = 1.0.into();
+    stream["timeout"] = (10.0 * few).clamp(1.0, 6.0).into();
     stream["stream"] = true.into();
     let reply = server.complete(&stream);
     assert_eq!(reply.status, 200);
