@@ -471,24 +471,24 @@ fn check_patch(input: &str, syntax: &str) {
 fn stored_items_beyond_the_limits_are_400_and_unknown_fields_are_dropped() {
     let server = Setup::default().says("Hello");
     // The template does not show the identity of a call, so the prompt stays short.
-    let call = json!({ "type": "function_call", "id": "a", "call_id": "c".repeat(3 << 20), "name": "f",
-        "arguments": "{}", "junk": "j".repeat(3 << 20) });
+    let call = json!({ "type": "function_call", "id": "a", "call_id": "c".repeat(900_000), "name": "f",
+        "arguments": "{}", "junk": "j".repeat(900_000) });
     let input = json!([{ "role": "user", "content": "hi" }, call]);
     let reply = ask(&server, &json!({ "input": input }));
     assert_eq!(reply.status, 200, "{:.300}", reply.body);
     let items = get(&server, &format!("{}/input_items", reply.json()["id"].as_str().unwrap()));
-    assert!(items.body.len() < 4 << 20, "an unknown field is stored: {} bytes", items.body.len());
+    assert!(items.body.len() < 1_000_000, "an unknown field is stored: {} bytes", items.body.len());
     let reference = json!({ "type": "item_reference", "id": "a" });
-    let mut input = vec![reference; 2];
+    let mut input = vec![reference; 6];
     input.insert(0, json!({ "role": "user", "content": "hi" }));
     assert_eq!(ask(&server, &json!({ "input": input, "store": false })).status, 200);
-    for count in [3, 3333] {
+    for count in [10, 3333] {
         let reference = json!({ "type": "item_reference", "id": "a" });
         let reply = ask(&server, &json!({ "input": vec![reference; count] }));
         assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("input")), "{count}");
     }
     // A chain counts as its items do.
     let first = ask(&server, &json!({ "input": input })).json();
-    let next = ask(&server, &json!({ "input": input[..2], "previous_response_id": first["id"] }));
+    let next = ask(&server, &json!({ "input": input[..5], "previous_response_id": first["id"] }));
     assert_eq!((next.status, &next.json()["error"]["param"]), (400, &json!("input")));
 }
