@@ -12,6 +12,7 @@ mod lark_regex;
 mod prompts;
 mod reference_templates;
 mod reference_tokenizers;
+mod repetition;
 mod schema_keywords;
 mod schemas;
 #[path = "../../../engine/tests/it/support/skipped.rs"]
