@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Delta, Detokenizer, Markers, Reasoning, Result, StopStrings, Tokenizer,
+    Delta, Detokenizer, Markers, Reasoning, Repetition, Result, StopStrings, Tokenizer,
+    thinking::{ThinkingLimit, ThinkingTracker},
     tools::{Dialect, ToolParser, ToolSet},
 };
 
@@ -21,6 +22,12 @@ pub struct DecodeOptions {
     pub starts_in_reasoning: bool,
     /// Tool calls to recognize; `None` if the request has no tools.
     pub tools: Option<ToolOptions>,
+    /// The limit on the reasoning; `None`: it has none.
+    pub thinking: Option<Arc<ThinkingLimit>>,
+    /// Most tokens of the answer, without its reasoning.
+    pub max_answer_tokens: Option<usize>,
+    /// Whether an answer that repeats itself ends.
+    pub stop_repetition: bool,
 }
 
 /// How tool calls are recognized.
@@ -44,8 +51,20 @@ impl Default for DecodeOptions {
             reasoning: None,
             starts_in_reasoning: false,
             tools: None,
+            thinking: None,
+            max_answer_tokens: None,
+            stop_repetition: false,
         }
     }
+}
+
+/// A limit that ends an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerLimit {
+    /// It has as many tokens as it may have.
+    Tokens,
+    /// It repeated itself.
+    Repetition,
 }
 
 /// Decodes one reply.
@@ -62,6 +81,11 @@ pub struct Decoder {
     reasoning_tokens: usize,
     /// Tokens that may still turn out to be reasoning.
     undecided_tokens: usize,
+    answer_tokens: usize,
+    max_answer_tokens: Option<usize>,
+    thinking: Option<ThinkingTracker>,
+    /// Of the answer; `None`: it may repeat itself.
+    repetition: Option<Repetition>,
 }
 
 impl Decoder {
@@ -75,24 +99,48 @@ impl Decoder {
         let of_reasoning = options.reasoning.iter().flat_map(|m| [&*m.open, &*m.close]);
         let of_tools = options.tools.iter().flat_map(|tools| tools.dialect.markers().iter().copied());
         for marker in of_reasoning.chain(of_tools) {
-            tokenizer.token_to_id(marker).into_iter().for_each(|id| detokenizer.keep(id));
+            match tokenizer.token_to_id(marker) {
+                Some(id) => detokenizer.keep(id),
+                // Gemma 4's marker is a special token and a word.
+                None => {
+                    let ids = tokenizer.encode(marker, false).unwrap_or_default();
+                    ids.into_iter()
+                        .filter(|id| tokenizer.is_special(*id))
+                        .for_each(|id| detokenizer.keep(id));
+                }
+            }
         }
         let reasoning = options.reasoning.map(|m| Reasoning::new(m, options.starts_in_reasoning));
         let tools = options.tools.map(|t| ToolParser::new(t.dialect, t.tools, t.id_seed, t.stream));
-        Ok(Self { detokenizer, reasoning, tools, stop, reasoning_tokens: 0, undecided_tokens: 0 })
+        Ok(Self {
+            detokenizer,
+            reasoning,
+            tools,
+            stop,
+            reasoning_tokens: 0,
+            undecided_tokens: 0,
+            answer_tokens: 0,
+            max_answer_tokens: options.max_answer_tokens,
+            thinking: options.thinking.as_ref().map(ThinkingLimit::start),
+            repetition: options.stop_repetition.then(Repetition::new),
+        })
     }
 
-    /// Appends a token and returns the new deltas; none once a stop string matched.
+    /// Appends a token and returns the new deltas; none once a stop string matched or a limit was
+    /// reached.
     pub fn push(&mut self, id: u32) -> Vec<Delta> {
-        if self.stopped().is_some() {
+        if self.stopped().is_some() || self.limited().is_some() {
             return Vec::new();
+        }
+        if let Some(thinking) = &mut self.thinking {
+            thinking.push(id);
         }
         let was_inside = self.is_inside();
         let text = self.detokenizer.push(id);
         self.stop_in_leading_whitespace(&text);
         let deltas = self.split(&text);
         let deltas = self.parse_calls(deltas);
-        self.count(was_inside);
+        self.count(was_inside, id);
         self.stop_content(deltas)
     }
 
@@ -120,6 +168,19 @@ impl Decoder {
         self.stop.matched()
     }
 
+    /// The limit that ended the answer; the caller should stop generating.
+    pub fn limited(&self) -> Option<AnswerLimit> {
+        if self.repetition.as_ref().is_some_and(Repetition::detected) {
+            return Some(AnswerLimit::Repetition);
+        }
+        self.max_answer_tokens.filter(|most| self.answer_tokens >= *most).map(|_| AnswerLimit::Tokens)
+    }
+
+    /// The thinking so far, if it is limited.
+    pub fn thinking(&self) -> Option<&ThinkingTracker> {
+        self.thinking.as_ref()
+    }
+
     /// Number of complete tool calls.
     pub fn tool_calls(&self) -> usize {
         self.tools.as_ref().map_or(0, ToolParser::complete_calls)
@@ -135,11 +196,14 @@ impl Decoder {
         own.or_else(|| self.reasoning.as_ref().map_or(Some(false), Reasoning::is_inside))
     }
 
-    fn count(&mut self, was_inside: Option<bool>) {
+    fn count(&mut self, was_inside: Option<bool>, id: u32) {
         self.undecided_tokens += 1;
         let inside = self.is_inside();
         if was_inside == Some(true) || inside == Some(true) {
             self.reasoning_tokens += self.undecided_tokens;
+        } else if inside == Some(false) {
+            self.answer_tokens += self.undecided_tokens;
+            self.repetition.as_mut().map(|repetition| repetition.push(id));
         }
         if inside.is_some() {
             self.undecided_tokens = 0;

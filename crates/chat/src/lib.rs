@@ -41,13 +41,14 @@ mod sandbox;
 mod stop;
 mod strftime;
 mod template;
+pub mod thinking;
 mod token_bytes;
 mod token_cache;
 mod tokenizer;
 pub mod tools;
 pub mod volatile_lines;
 
-pub use decode::{DecodeOptions, Decoder, ToolOptions};
+pub use decode::{AnswerLimit, DecodeOptions, Decoder, ToolOptions};
 pub use delta::Delta;
 pub use detokenize::{Detokenizer, TextOffsets};
 pub use error::{Error, Result};

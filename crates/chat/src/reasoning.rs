@@ -11,12 +11,15 @@ pub struct Markers {
     pub close: String,
 }
 
-/// Known markers: most families; Magistral; Kimi-VL; Seed-OSS.
-const KNOWN: [(&str, &str); 4] = [
+/// Known markers: most families; Magistral; Kimi-VL; Seed-OSS; Gemma 4; Command R; EXAONE.
+const KNOWN: [(&str, &str); 7] = [
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),
     ("◁think▷", "◁/think▷"),
     ("<seed:think>", "</seed:think>"),
+    ("<|channel>thought", "<channel|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<thought>", "</thought>"),
 ];
 
 impl Markers {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chat::{Decoder, Delta};
+use chat::{AnswerLimit, Decoder, Delta, thinking::Cut};
 use engine::{
     CacheReport, Drafted, Engine, Event, FinishReason, Lossy, Permit, Request, RequestError, RequestHandle,
     TokenLogprobs,
@@ -74,6 +74,10 @@ pub struct Finish {
     /// Why the answer may differ from the model's own.
     pub lossy: Vec<Lossy>,
     pub reasoning_tokens: usize,
+    /// Why its thinking was cut.
+    pub cut: Option<Cut>,
+    /// Whether it was ended because it repeated itself.
+    pub repeated: bool,
     /// The stop string that ended the answer.
     pub stop_string: Option<String>,
     pub timing: Timing,
@@ -280,8 +284,8 @@ impl ChoiceState {
     }
 
     fn push(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> Vec<ChoiceEvent> {
-        // The engine may have generated tokens after the stop string.
-        if self.decoder.stopped().is_some() {
+        // The engine may have generated tokens after the stop string or the limit.
+        if self.has_ended() {
             return Vec::new();
         }
         self.generated += 1;
@@ -291,10 +295,15 @@ impl ChoiceState {
         // The decoder may find out later that several tokens were reasoning.
         let reasoning = self.decoder.reasoning_tokens() - before;
         self.pending.iter_mut().rev().take(reasoning).for_each(|token| token.reasoning = true);
-        if self.decoder.stopped().is_some() {
+        if self.has_ended() {
             self.handle.cancel();
         }
         self.text(deltas)
+    }
+
+    /// Whether a stop string or a limit of its own has ended it.
+    fn has_ended(&self) -> bool {
+        self.decoder.stopped().is_some() || self.decoder.limited().is_some()
     }
 
     /// The first delta gets the tokens: a token with two deltas is a marker and its neighbours.
@@ -307,7 +316,8 @@ impl ChoiceState {
         let deltas = self.decoder.finish();
         // Text that was pending may end in a stop string too.
         let stopped = self.decoder.stopped().is_some();
-        let ended = stopped || matches!(reason, FinishReason::Eos(_));
+        let limited = self.decoder.limited().filter(|_| !stopped);
+        let ended = stopped || (limited.is_none() && matches!(reason, FinishReason::Eos(_)));
         let mut events = self.text(deltas);
         let mut tokens = std::mem::take(&mut self.pending);
         if stopped {
@@ -317,17 +327,23 @@ impl ChoiceState {
             reason: match reason {
                 _ if ended && self.decoder.tool_calls() > 0 => Reason::ToolCalls,
                 _ if stopped => Reason::Stop,
+                _ if limited.is_some() => Reason::Length,
                 FinishReason::Eos(_) => Reason::Stop,
                 FinishReason::Length => Reason::Length,
                 FinishReason::Cancelled => Reason::Cancelled,
             },
             tokens,
             prompt_tokens: usage.prompt_tokens,
-            completion_tokens: if stopped { self.generated } else { usage.completion_tokens },
+            completion_tokens: match stopped || limited.is_some() {
+                true => self.generated,
+                false => usage.completion_tokens,
+            },
             cache: usage.cache,
             speculation: usage.speculation,
             lossy: usage.lossy,
             reasoning_tokens: self.decoder.reasoning_tokens(),
+            cut: self.decoder.thinking().and_then(|thinking| thinking.cut()),
+            repeated: limited == Some(AnswerLimit::Repetition),
             stop_string: self.decoder.stopped().map(str::to_owned),
             timing: self.clock.timing(at),
         }));

@@ -32,3 +32,4 @@ pub mod sampling;
 pub mod server;
 pub mod source;
 pub mod terminal;
+pub mod thinking;

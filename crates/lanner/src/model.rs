@@ -1,6 +1,8 @@
 //! An opened model: an engine with its tokenizer and chat template, which turn text into prompts
 //! and tokens into text.
 
+mod thinking;
+
 use std::{
     borrow::Cow,
     sync::{Arc, atomic::AtomicBool},
@@ -10,6 +12,7 @@ use chat::{
     DecodeOptions, Decoder, FillInMiddle, Markers, RenderInput, Template, TextOffsets, Tokenizer,
     ToolOptions,
     grammar::{Grammars, ReasoningStart, Source, Start, Trigger},
+    thinking::{ThinkingRule, last_user_text},
     tools::{self, Dialect, InvalidTools, ToolSet},
     volatile_lines,
 };
@@ -24,6 +27,7 @@ use crate::{
     loading::{self, OpenError, Opened},
     sampling::{self, Overrides},
     source::{ModelLocation, Source as ModelSource},
+    thinking::{AnswerLimits, ThinkingDecision, ThinkingDefaults},
 };
 
 pub struct Model {
@@ -46,6 +50,8 @@ pub struct Model {
     cache_breakpoints: CacheBreakpoints,
     grammars: ModelGrammars,
     pub volatile_prefix: VolatilePrefix,
+    /// What requests do not say of their thinking.
+    pub thinking: ThinkingDefaults,
 }
 
 /// The input of a chat template.
@@ -60,6 +66,8 @@ pub struct Conversation {
     pub continue_final_message: bool,
     /// Other variables of the template, such as `enable_thinking`.
     pub kwargs: Map<String, Value>,
+    /// Decide by rules whether to think, if nothing says so.
+    pub auto_thinking: bool,
 }
 
 /// A prompt's tokens, and what the decoder of its answer needs.
@@ -72,6 +80,10 @@ pub struct Prompt {
     starts_in_reasoning: bool,
     /// Whether the prompt has already closed the reasoning.
     reasoning_ended: bool,
+    /// Whether the answer thinks; `None`: the model cannot.
+    pub thinking: Option<ThinkingDecision>,
+    /// The last user's turn, which tells the task.
+    user_text: String,
 }
 
 impl Model {
@@ -105,8 +117,16 @@ impl Model {
         let ModelSource { name, alias, location } = source;
         let model = Model::new(name, engine, tokenizer, template);
         let tool_dialect = config.tool_dialect.or(model.tool_dialect);
-        let volatile_prefix = config.volatile_prefix;
-        Ok(Model { alias, location: Some(location), pooling, volatile_prefix, tool_dialect, ..model })
+        let (volatile_prefix, thinking) = (config.volatile_prefix, config.thinking.clone());
+        Ok(Model {
+            alias,
+            location: Some(location),
+            pooling,
+            volatile_prefix,
+            tool_dialect,
+            thinking,
+            ..model
+        })
     }
 
     pub fn new(name: String, engine: Engine, tokenizer: Tokenizer, template: Option<Template>) -> Model {
@@ -128,6 +148,7 @@ impl Model {
             cache_breakpoints,
             grammars: ModelGrammars::default(),
             volatile_prefix,
+            thinking: ThinkingDefaults::default(),
         }
     }
 
@@ -142,7 +163,8 @@ impl Model {
     /// The model has no template, or the template does not accept or does not finish this
     /// conversation.
     pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Prompt, PromptError> {
-        let (template, messages) = self.prepared(conversation)?;
+        let (conversation, decision) = self.decide_thinking(conversation);
+        let (template, messages) = self.prepared(&conversation)?;
         let input = conversation.render_input(&messages);
         let text = template.render(&input)?;
         self.check_length(&text)?;
@@ -153,7 +175,17 @@ impl Model {
         let cache_breakpoints = self.cache_breakpoints.find(rendered);
         let reasoning = self.markers.clone();
         let ended = reasoning.as_ref().is_some_and(|markers| text.trim_end().ends_with(&markers.close));
-        Ok(Prompt { ids, cache_breakpoints, reasoning, starts_in_reasoning: inside, reasoning_ended: ended })
+        let by_template = ThinkingDecision { enabled: !ended, rule: ThinkingRule::Template };
+        let thinking = self.can_think().then(|| decision.unwrap_or(by_template));
+        Ok(Prompt {
+            ids,
+            cache_breakpoints,
+            reasoning,
+            starts_in_reasoning: inside,
+            reasoning_ended: ended,
+            thinking,
+            user_text: last_user_text(&conversation.messages),
+        })
     }
 
     /// The text that the template makes of a conversation.
@@ -161,7 +193,8 @@ impl Model {
     /// # Errors
     /// As [`chat_prompt`](Model::chat_prompt).
     pub fn render(&self, conversation: &Conversation) -> Result<String, PromptError> {
-        let (template, messages) = self.prepared(conversation)?;
+        let (conversation, _) = self.decide_thinking(conversation);
+        let (template, messages) = self.prepared(&conversation)?;
         Ok(template.render(&conversation.render_input(&messages))?)
     }
 
@@ -245,11 +278,29 @@ impl Model {
         tools: Option<&Arc<ToolSet>>,
         with_grammar: bool,
     ) -> Result<Decoder, PromptError> {
+        self.limited_decoder(prompt, stop, tools, with_grammar, &AnswerLimits::default())
+    }
+
+    /// [`decoder`](Model::decoder) of an answer that also ends at its own limits.
+    ///
+    /// # Errors
+    /// As [`decoder`](Model::decoder).
+    pub fn limited_decoder(
+        &self,
+        prompt: &Prompt,
+        stop: Vec<String>,
+        tools: Option<&Arc<ToolSet>>,
+        with_grammar: bool,
+        limits: &AnswerLimits,
+    ) -> Result<Decoder, PromptError> {
         let options = DecodeOptions {
             stop,
             reasoning: prompt.reasoning.clone(),
             starts_in_reasoning: prompt.starts_in_reasoning,
             tools: self.tool_options(tools, with_grammar)?,
+            thinking: limits.thinking.clone(),
+            max_answer_tokens: limits.max_answer_tokens,
+            stop_repetition: limits.stop_repetition,
             ..DecodeOptions::default()
         };
         Ok(Decoder::new(self.tokenizer.clone(), options)?)
@@ -421,6 +472,8 @@ impl Prompt {
             reasoning: None,
             starts_in_reasoning: false,
             reasoning_ended: false,
+            thinking: None,
+            user_text: String::new(),
         }
     }
 }

@@ -19,4 +19,5 @@ mod schemas;
 mod skipped;
 mod streams;
 mod templates;
+mod thinking;
 mod tokens;

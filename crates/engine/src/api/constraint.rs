@@ -11,6 +11,11 @@ use mlx::{Array, Dtype};
 pub trait Constraint: Debug + Send + Sync {
     /// The state before the first token of an answer.
     fn start(&self) -> Box<dyn ConstraintState>;
+
+    /// Whether its work takes less time than handing it to another thread.
+    fn is_light(&self) -> bool {
+        false
+    }
 }
 
 /// A constraint's state of one answer. An error fails the request, once the answer gets there.

@@ -58,8 +58,11 @@ impl EngineLoop {
 
     fn new_masks(&mut self, request: &Request) -> Option<SequenceMasks> {
         let constraint = request.constraint.clone()?;
-        let workers = self.mask_workers.get_or_insert_with(MaskWorkers::start);
-        Some(SequenceMasks::new(constraint, workers.clone()))
+        let workers = match constraint.is_light() {
+            true => MaskWorkers::inline(),
+            false => self.mask_workers.get_or_insert_with(MaskWorkers::start).clone(),
+        };
+        Some(SequenceMasks::new(constraint, workers))
     }
 
     /// The next request to admit, with memory for its prompt and the start of its output. One that

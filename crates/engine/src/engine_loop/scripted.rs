@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     api::{
-        CacheReport, CacheStats, Event, FinishReason, ModelInfo, Pooling, Request, RequestError,
-        TokenLogprobs, Usage,
+        CacheReport, CacheStats, ConstraintState, Event, FinishReason, ModelInfo, Pooling, Request,
+        RequestError, TokenLogprobs, Usage,
     },
     speculate::StepTimes,
 };
@@ -30,6 +30,8 @@ pub enum Step {
 
 /// Starts an engine whose `n`-th token of a request is `script(&request, n)`, one every `delay`.
 ///
+/// Tokens that the request's constraint forces come between those of the script; once the script
+/// leaves the constraint, it is alone.
 /// End-of-sequence ids, `max_tokens`, deadlines, cancellation and usage behave as in the real
 /// engine; requests run one thread each, `permits` at most. Log-probabilities are fixed: -0.5 for
 /// the token, and its successors in `top`. Embeddings have eight numbers.
@@ -92,6 +94,34 @@ fn embed(mut submission: Submission, pooling: Pooling) {
     submission.send(Event::Finished { reason: FinishReason::Length, usage });
 }
 
+/// The tokens of an answer: those of the script, and forced ones between them.
+struct ScriptedTokens {
+    /// `None`: there is none, or the script left it.
+    constraint: Option<Box<dyn ConstraintState>>,
+    /// Tokens of the script that have come.
+    scripted: usize,
+    /// The next one, if forced tokens come before it.
+    next: Option<u32>,
+}
+
+impl ScriptedTokens {
+    fn step(&mut self, script: impl Fn(usize) -> Step) -> Step {
+        let next = match self.next.take().map_or_else(|| script(self.scripted), Step::Token) {
+            Step::Token(id) => id,
+            fail @ Step::Fail(_) => return fail,
+        };
+        let forced = self.constraint.as_mut().and_then(|state| state.forced(1).ok()?.first().copied());
+        let id = forced.unwrap_or(next);
+        if id == next {
+            self.scripted += 1;
+        } else {
+            self.next = Some(next);
+        }
+        self.constraint.take_if(|state| state.push(id) != Ok(true));
+        Step::Token(id)
+    }
+}
+
 fn run(
     mut submission: Submission,
     info: &ModelInfo,
@@ -117,6 +147,8 @@ fn run(
     }
     let limit = request.max_tokens.min(info.context_length - request.prompt.len());
     let mut usage = Usage { prompt_tokens: request.prompt.len(), ..Usage::default() };
+    let constraint = request.constraint.as_ref().map(|constraint| constraint.start());
+    let mut tokens = ScriptedTokens { constraint, scripted: 0, next: None };
     let reason = loop {
         if submission.is_cancelled() {
             break FinishReason::Cancelled;
@@ -128,7 +160,7 @@ fn run(
             break FinishReason::Length;
         }
         thread::sleep(delay);
-        let id = match script(&request, usage.completion_tokens) {
+        let id = match tokens.step(|n| script(&request, n)) {
             Step::Token(id) => id,
             Step::Fail(message) => return submission.send(Event::Failed(RequestError::Step(message))),
         };

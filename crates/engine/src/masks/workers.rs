@@ -24,6 +24,11 @@ impl MaskWorkers {
         MaskWorkers::with_threads((cores / 2).clamp(1, MAX_THREADS))
     }
 
+    /// No thread: commands run where they are posted.
+    pub(crate) fn inline() -> MaskWorkers {
+        MaskWorkers { queue: None }
+    }
+
     pub(crate) fn with_threads(threads: usize) -> MaskWorkers {
         let (queue, strands) = mpsc::channel::<Arc<Strand>>();
         let strands = Arc::new(Mutex::new(strands));

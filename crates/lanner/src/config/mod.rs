@@ -91,6 +91,7 @@ impl Config {
                 let default = Some(model::DISK_CACHE_BYTES);
                 let caches = model::caches(&args.cache, &file.cache, default)?;
                 let mut model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
+                model.thinking = args.server.thinking(&file.server);
                 let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
                 model.tool_dialect = dialect.map(|dialect| dialect.0);
                 Command::Serve(model, ServeConfig::new(args.server, file.server)?)

@@ -280,6 +280,8 @@ mod tests {
             speculation: vec![],
             lossy: vec![],
             reasoning_tokens: 0,
+            cut: None,
+            repeated: false,
             stop_string: None,
             timing: Timing::default(),
         })

@@ -41,7 +41,9 @@ fn chat_completion_has_openai_shape() {
                 "prompt_tokens_details": { "cached_tokens": 0 },
                 "completion_tokens_details": { "reasoning_tokens": 0 },
                 "lanner": { "cache": { "source": null, "cached_tokens": 0, "miss": null },
-                    "speculation": { "drafted": 0, "accepted": 0, "by_drafter": {} } },
+                    "speculation": { "drafted": 0, "accepted": 0, "by_drafter": {} },
+                    "thinking": { "enabled": true, "rule": "template", "budget": 32768, "answer_tokens": 6,
+                        "cut": null } },
             },
         })
     );

@@ -46,5 +46,6 @@ mod speculation;
 mod structured_output;
 mod support;
 mod tenants;
+mod thinking;
 mod tokens;
 mod tools;

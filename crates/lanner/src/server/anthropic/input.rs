@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn turns_become_messages_of_chat_completions() {
-        let omitted = Thinking { enabled: None, omitted: true }.signature("mm");
+        let omitted = Thinking { enabled: None, budget: None, omitted: true }.signature("mm");
         check(
             json!(null),
             json!([

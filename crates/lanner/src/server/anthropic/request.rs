@@ -234,7 +234,7 @@ impl MessagesRequest {
         let mut fields = json!({
             "messages": [{ "role": "user", "content": "" }],
             "model": self.model,
-            "max_tokens": self.max_tokens,
+            "max_completion_tokens": self.max_tokens,
             "stop": self.stop_sequences,
             "stream": self.stream,
             "temperature": self.temperature,
@@ -244,6 +244,7 @@ impl MessagesRequest {
             "tool_choice": choice,
             "parallel_tool_calls": parallel.map(|disabled| !disabled),
             "enable_thinking": thinking.enabled,
+            "max_thinking_tokens": thinking.budget,
             "reasoning_effort": effort.as_deref().map(chat_effort),
             "continue_final_message": is_prefilled,
             "response_format": format.or(self.output_format).as_ref().map(response_format),

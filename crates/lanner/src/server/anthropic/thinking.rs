@@ -20,7 +20,7 @@ const MIN_BUDGET: usize = 1024;
 pub struct ThinkingField {
     #[schemars(transform = words(["enabled", "disabled", "adaptive"]))]
     r#type: String,
-    /// Checked and not enforced. Below `max_tokens`.
+    /// Most tokens of thinking. Below `max_tokens`, which counts them.
     #[schemars(range(min = MIN_BUDGET))]
     budget_tokens: Option<usize>,
     /// Whether the block has its text.
@@ -33,6 +33,8 @@ pub struct ThinkingField {
 pub struct Thinking {
     /// `None`: as the model does by itself.
     pub enabled: Option<bool>,
+    /// Most tokens; `None`: the model's default.
+    pub budget: Option<usize>,
     /// Sends its text only encoded, as the signature.
     pub omitted: bool,
 }
@@ -42,7 +44,9 @@ impl Thinking {
     /// 400 that names the field.
     pub fn new(field: Option<&ThinkingField>, max_tokens: usize) -> Result<Thinking, ApiError> {
         // Only requests that ask for thinking get it, as in Anthropic's API.
-        let Some(field) = field else { return Ok(Thinking { enabled: Some(false), omitted: false }) };
+        let Some(field) = field else {
+            return Ok(Thinking { enabled: Some(false), budget: None, omitted: false });
+        };
         let wrong = |name: &str, message: String| Err(ApiError::invalid(format!("thinking.{name}"), message));
         let enabled = match (&*field.r#type, field.budget_tokens) {
             ("disabled", _) => Some(false),
@@ -61,8 +65,10 @@ impl Thinking {
             }
         };
         match field.display.as_deref() {
-            None | Some("summarized") => Ok(Thinking { enabled, omitted: false }),
-            Some("omitted") => Ok(Thinking { enabled, omitted: true }),
+            None | Some("summarized") => {
+                Ok(Thinking { enabled, budget: field.budget_tokens, omitted: false })
+            }
+            Some("omitted") => Ok(Thinking { enabled, budget: field.budget_tokens, omitted: true }),
             Some(other) => {
                 let message = format!("thinking.display is `{other}`; it must be summarized or omitted");
                 wrong("display", message)

@@ -18,7 +18,7 @@ use axum::{
     http::HeaderName,
     response::{IntoResponse, Response},
 };
-use chat::{Decoder, volatile_lines::VolatileLine};
+use chat::{Decoder, grammar::Source, thinking::TaskKind, volatile_lines::VolatileLine};
 use engine::{Constraint, Lossy, RequestError};
 
 pub(super) use self::{request::ParsedRequest, stream::NDJSON};
@@ -33,7 +33,7 @@ use super::{
         AnswerFormat, GenerateParams, Reply, ValidRequest,
         error::ApiError,
         prompt_error,
-        usage::{self, MissContext, Usage},
+        usage::{self, MissContext, ThinkingUsage, Usage},
     },
     unix_seconds,
 };
@@ -41,6 +41,7 @@ use crate::{
     generate::{ChoiceEvent, Generation},
     model::{Model, Prompt, PromptError},
     sampling,
+    thinking::{self, AnswerLimits, ThinkingParams},
 };
 
 /// Most bytes of generated events buffered for a client that does not read.
@@ -60,7 +61,7 @@ const MISS_LINE_TOKENS: usize = 64;
 pub(super) struct Completion<F: ApiFormat> {
     server: ModelLease,
     format: F,
-    source: Source,
+    source: Events,
     params: GenerateParams,
     prompts: Vec<Vec<u32>>,
     answer: AnswerInfo,
@@ -68,7 +69,7 @@ pub(super) struct Completion<F: ApiFormat> {
 }
 
 /// Where the events of an answer come from.
-enum Source {
+enum Events {
     Live {
         generation: Generation,
         recorder: Option<Recorder>,
@@ -123,7 +124,7 @@ impl<F: ApiFormat> Completion<F> {
         let active = server.common.active.insert(ids, tenant.client, generation.canceller());
         Ok(Completion {
             format,
-            source: Source::Live { generation, recorder, _running: running, _active: active },
+            source: Events::Live { generation, recorder, _running: running, _active: active },
             params,
             prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
             answer,
@@ -141,7 +142,7 @@ impl<F: ApiFormat> Completion<F> {
         let (format, prompts) = F::prepare(&server.model, prompts, &params)?;
         Ok(Completion {
             format,
-            source: Source::Replayed(recording.events.clone().into()),
+            source: Events::Replayed(recording.events.clone().into()),
             answer: answer_info(&server, &params, &prompts, recording.id.clone(), recording.created),
             prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
             params,
@@ -153,7 +154,7 @@ impl<F: ApiFormat> Completion<F> {
     /// # Errors
     /// The engine fails before a whole response is complete.
     pub(super) async fn respond(self) -> Result<Response, ApiError> {
-        let replayed = matches!(self.source, Source::Replayed(_)).then_some([(REPLAYED, "true")]);
+        let replayed = matches!(self.source, Events::Replayed(_)).then_some([(REPLAYED, "true")]);
         let info = self.server.model.engine.info();
         let lossy = info.is_lossy(self.params.speculation.as_ref());
         let lossy = lossy.then_some([(LOSSY, usage::lossy(Lossy::SkippedLayers))]);
@@ -167,8 +168,8 @@ impl<F: ApiFormat> Completion<F> {
     /// The next event of any choice; `None` when all have finished.
     async fn next(&mut self) -> Option<Result<(usize, ChoiceEvent), RequestError>> {
         let (generation, recorder) = match &mut self.source {
-            Source::Replayed(events) => return events.pop_front().map(Ok),
-            Source::Live { generation, recorder, .. } => (generation, recorder),
+            Events::Replayed(events) => return events.pop_front().map(Ok),
+            Events::Live { generation, recorder, .. } => (generation, recorder),
         };
         let next = generation.next().await;
         *recorder = match (&next, recorder.take()) {
@@ -202,13 +203,13 @@ impl<F: ApiFormat> Completion<F> {
     /// Records that the whole answer was sent.
     fn record_outcome(&self) {
         self.outcome.record(match self.source {
-            Source::Live { .. } => Outcome::Answered,
-            Source::Replayed(_) => Outcome::Replayed,
+            Events::Live { .. } => Outcome::Answered,
+            Events::Replayed(_) => Outcome::Replayed,
         });
     }
 
     fn pieces(&mut self, index: usize, event: ChoiceEvent) -> Vec<F::Piece> {
-        if let (Source::Live { .. }, Some(tokens)) = (&self.source, event.tokens()) {
+        if let (Events::Live { .. }, Some(tokens)) = (&self.source, event.tokens()) {
             self.outcome.log().add_tokens(tokens.len());
         }
         if matches!(event, ChoiceEvent::Text { .. } | ChoiceEvent::Finished(_)) {
@@ -239,12 +240,23 @@ fn answer_info(
     created: u64,
 ) -> AnswerInfo {
     let lengths = prompts.iter().flat_map(|prompt| vec![prompt.ids.len(); params.n]);
+    let mut usage = Usage::default();
+    usage.lanner.thinking = prompts.iter().find_map(|prompt| prompt.thinking).map(|decision| {
+        let budget = params.thinking.budget.unwrap_or(server.model.thinking.budget);
+        ThinkingUsage {
+            enabled: decision.enabled,
+            rule: decision.rule.name(),
+            budget: (decision.enabled && !params.ignore_eos).then_some(budget),
+            answer_tokens: 0,
+            cut: None,
+        }
+    });
     AnswerInfo {
         id,
         created,
         model: server.name().to_owned(),
         prompt_tokens: lengths.collect(),
-        usage: Usage::default(),
+        usage,
         include_usage: matches!(params.reply, Reply::Stream { include_usage: true }),
     }
 }
@@ -297,7 +309,18 @@ fn requests<'a>(
         request.sampling.seed = first.wrapping_add(index as u64);
         request.ignore_eos = params.ignore_eos;
         request.stop_token_ids = params.stop_token_ids.clone();
-        request.constraint = constraint.clone();
+        let limits = answer_limits(model, prompt, params, request.max_tokens)?;
+        let info = model.engine.info();
+        request.constraint = match limits.thinking.clone() {
+            Some(limit) => {
+                Some(thinking::constraint(limit, constraint.clone(), info.vocab_size, &info.eos_ids))
+            }
+            None => constraint.clone(),
+        };
+        if let (Some(thinking), Some(answer)) = (&limits.thinking, limits.max_answer_tokens) {
+            let room = params.room(&prompt.ids, info).max(answer);
+            request.max_tokens = answer.saturating_add(thinking.max_tokens()).min(room);
+        }
         request.logprobs = params.logprobs;
         request.prompt_logprobs = params.prompt_logprobs;
         request.prompt_progress = true;
@@ -305,10 +328,41 @@ fn requests<'a>(
         request.speculation = params.speculation.clone();
         request.cache_breakpoints = prompt.cache_breakpoints.clone();
         let tools = params.tools.as_ref();
-        let decoder = model.decoder(prompt, params.stop.clone(), tools, constraint.is_some())?;
+        let stop = params.stop.clone();
+        let decoder = model.limited_decoder(prompt, stop, tools, constraint.is_some(), &limits)?;
         Ok((request, decoder))
     };
     prompts.flat_map(|prompt| vec![prompt; params.n]).enumerate().map(choice).collect()
+}
+
+/// The limits of an answer whose engine request has `max_tokens`.
+fn answer_limits(
+    model: &Model,
+    prompt: &Prompt,
+    params: &GenerateParams,
+    max_tokens: usize,
+) -> Result<AnswerLimits, PromptError> {
+    let ThinkingParams { shares_max_tokens, stop_repetition, .. } = params.thinking;
+    // What goes on after the end of an answer has no answer to wait for.
+    if params.ignore_eos {
+        return Ok(AnswerLimits { stop_repetition, ..AnswerLimits::default() });
+    }
+    let max_answer_tokens = params.overrides.max_tokens.filter(|_| !shares_max_tokens);
+    let room = match max_answer_tokens {
+        Some(answer) => params.room(&prompt.ids, model.engine.info()).max(answer),
+        None => max_tokens,
+    };
+    let kind = match (&params.format, &params.tools) {
+        (Some(AnswerFormat { source: Source::JsonSchema(_) | Source::JsonObject, .. }), _) => {
+            Some(TaskKind::Json)
+        }
+        (Some(_), _) => Some(TaskKind::Format),
+        (None, Some(_)) => Some(TaskKind::ToolCall),
+        (None, None) => None,
+    };
+    let thinking = model.thinking_limit(prompt, &params.thinking, kind, room)?;
+    let max_answer_tokens = max_answer_tokens.filter(|_| thinking.is_some());
+    Ok(AnswerLimits { thinking, max_answer_tokens, stop_repetition })
 }
 
 /// Counts choices while they are generated, and texts while they are embedded, for /health.

@@ -257,7 +257,11 @@ impl GenerateBody {
     }
 }
 
-fn chat(fields: Map<String, Value>) -> Result<ValidRequest<Conversation>, ApiError> {
+fn chat(mut fields: Map<String, Value>) -> Result<ValidRequest<Conversation>, ApiError> {
+    // `num_predict` counts thinking too.
+    if let Some(max_tokens) = fields.remove("max_tokens") {
+        fields.insert("max_completion_tokens".into(), max_tokens);
+    }
     let request: ChatRequest = converted(fields)?;
     let valid: ValidRequest<ChatPrompt> = request.try_into().map_err(renamed)?;
     Ok(valid.map(|prompt| prompt.conversation))

@@ -6,7 +6,7 @@ use chat::tools::ToolSet;
 use engine::{ModelInfo, Priority, Speculate};
 
 use super::constraint::AnswerFormat;
-use crate::{keep_alive::KeepAlive, sampling::Overrides};
+use crate::{keep_alive::KeepAlive, sampling::Overrides, thinking::ThinkingParams};
 
 /// A request in which every field is valid.
 #[derive(Debug, PartialEq)]
@@ -66,9 +66,15 @@ pub struct GenerateParams {
     pub return_progress: bool,
     /// Prefixes, idempotency keys and responses are shared only under the same salt.
     pub cache_salt: Option<String>,
+    pub thinking: ThinkingParams,
 }
 
 impl GenerateParams {
+    /// Tokens that the context, and memory, leave after a prompt; at least one.
+    pub fn room(&self, prompt: &[u32], info: &ModelInfo) -> usize {
+        info.memory.most_tokens(info.context_length).saturating_sub(prompt.len()).max(1)
+    }
+
     /// Whether the same request always gets the same answer.
     pub fn is_repeatable(&self, info: &ModelInfo) -> bool {
         let sampling = self.overrides.sampling(&info.default_sampling);

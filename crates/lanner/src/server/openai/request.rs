@@ -13,7 +13,7 @@ use super::{
     fields,
     params::{GenerateParams, ValidRequest},
 };
-use crate::sampling::Overrides;
+use crate::{sampling::Overrides, thinking::ThinkingParams};
 
 /// Declares a request body: the fields of one route, and the optional ones of both, which
 /// `take_shared` returns. With `#[serde(flatten)]` an error would no longer name its field.
@@ -170,14 +170,14 @@ pub(super) struct RouteParams {
     pub prompt_logprobs: bool,
     pub prompt_only: bool,
     pub tools: Option<Arc<ToolSet>>,
+    pub thinking: ThinkingParams,
 }
 
 impl SharedFields {
     /// # Errors
     /// 400 that names the first field with an invalid value.
     pub(super) fn validate<P>(self, prompts: P, route: RouteParams) -> Result<ValidRequest<P>, ApiError> {
-        let number = fields::number;
-        let ignore_eos = self.ignore_eos.unwrap_or(false);
+        let (number, ignore_eos) = (fields::number, self.ignore_eos.unwrap_or(false));
         accepted::service_tier(self.service_tier.as_deref())?;
         accepted::prompt_cache_retention(self.prompt_cache_retention.as_deref())?;
         let format = FormatFields {
@@ -191,8 +191,8 @@ impl SharedFields {
             grammar: self.grammar,
             json_schema: self.json_schema,
             format: self.format,
-        };
-        let format = format.validate()?;
+        }
+        .validate()?;
         if let Some(format) = format.as_ref().filter(|_| ignore_eos) {
             let message = format!("ignore_eos and {} exclude each other", format.field);
             return Err(ApiError::invalid("ignore_eos", message));
@@ -231,6 +231,7 @@ impl SharedFields {
                 reply: fields::reply(self.stream, self.stream_options)?,
                 return_progress: fields::return_progress(self.return_progress, self.stream)?,
                 cache_salt: fields::cache_salt(self.cache_salt)?,
+                thinking: route.thinking,
             },
             idempotency: fields::idempotency(self.idempotency_key, self.cache_ttl_ms)?,
             keep_alive: fields::ttl(self.ttl)?,

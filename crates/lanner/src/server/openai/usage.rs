@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use chat::volatile_lines::VolatileLine;
+use chat::{thinking::Cut, volatile_lines::VolatileLine};
 use engine::{CacheReport, CacheSource, Lossy, MissReason};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -61,9 +61,27 @@ pub struct CompletionTokensDetails {
 pub struct LannerUsage {
     pub cache: CacheUsage,
     pub speculation: SpeculationUsage,
+    /// Whether the answer thinks; omitted if the model cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<ThinkingUsage>,
     /// Why the answer may differ from the model's own, each reason once; omitted if none applies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lossy: Vec<&'static str>,
+}
+
+/// The thinking of an answer.
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
+pub struct ThinkingUsage {
+    pub enabled: bool,
+    /// The rule that decided: `request`, `keyword`, `needle`, `short_question`, `otherwise` or
+    /// `template`.
+    pub rule: &'static str,
+    /// Most tokens of thinking; null if it has no limit.
+    pub budget: Option<usize>,
+    /// Tokens of the answer, without those of thinking.
+    pub answer_tokens: usize,
+    /// Why it was closed, `budget` or `repetition`; null: the model closed it.
+    pub cut: Option<&'static str>,
 }
 
 /// `usage` of a response without generated tokens.
@@ -133,6 +151,10 @@ impl Usage {
         self.completion_tokens += finish.completion_tokens;
         self.completion_tokens_details.reasoning_tokens += finish.reasoning_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
+        if let Some(thinking) = &mut self.lanner.thinking {
+            thinking.answer_tokens += finish.completion_tokens.saturating_sub(finish.reasoning_tokens);
+            thinking.cut = thinking.cut.or(finish.cut.map(cut));
+        }
     }
 
     pub fn timings(&self) -> Timings {
@@ -200,6 +222,14 @@ impl CacheMiss {
             text: context.text,
             volatile_line: context.volatile_line.filter(|_| differs).map(VolatileLine::name),
         }
+    }
+}
+
+/// The name of a cut in responses.
+fn cut(cut: Cut) -> &'static str {
+    match cut {
+        Cut::Budget => "budget",
+        Cut::Repetition => "repetition",
     }
 }
 

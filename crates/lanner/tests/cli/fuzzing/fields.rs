@@ -161,7 +161,7 @@ pub(super) const COMMON: [Field; 40] = [
     ("prompt_cache_retention", &[r#""24h""#], &[r#""1y""#]),
 ];
 
-pub(super) const CHAT: [Field; 22] = [
+pub(super) const CHAT: [Field; 28] = [
     (
         "messages",
         &[
@@ -205,8 +205,18 @@ pub(super) const CHAT: [Field; 22] = [
             r#"{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[]}}"#,
         ],
     ),
-    ("enable_thinking", &["true", "false"], &[]),
+    ("enable_thinking", &["true", "false", r#""auto""#], &[r#""owl""#]),
+    (
+        "thinking",
+        &[r#"{"type":"enabled","budget_tokens":9}"#, r#"{"type":"auto"}"#],
+        &[r#"{"type":"owl"}"#, r#"{"budget_tokens":1}"#],
+    ),
     ("reasoning_effort", &[r#""low""#, r#""none""#], &[]),
+    ("max_thinking_tokens", &["9", "0"], &["-1", "1.5"]),
+    ("thinking_budget", &["9"], &["-1"]),
+    ("thinking_token_budget", &["9"], &["-1"]),
+    ("thinking_escape", &[r#""on""#, r#""off""#, r#""So be it.""#], &[r#""""#]),
+    ("repetition", &[r#""stop""#, r#""ignore""#], &[r#""owl""#]),
     (
         "chat_template_kwargs",
         &["{}", r#"{"enable_thinking":false}"#],

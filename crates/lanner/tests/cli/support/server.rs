@@ -100,6 +100,7 @@ impl Setup {
         let mut model = Model::new(self.name.into(), engine, tokenizer(), Some(template));
         model.volatile_prefix = self.models.volatile_prefix;
         model.tool_dialect = self.models.tool_dialect.or(model.tool_dialect);
+        model.thinking = self.models.thinking.clone();
         self.over(model, requests)
     }
 
@@ -195,6 +196,7 @@ pub(crate) fn models(hub: HubConfig) -> ModelConfig {
         options: cpu,
         hub,
         volatile_prefix: VolatilePrefix::Keep,
+        thinking: Default::default(),
         tool_dialect: None,
         ngram_table: None,
         draft_model: None,

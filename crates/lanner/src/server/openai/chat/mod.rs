@@ -3,6 +3,7 @@
 mod functions;
 mod request;
 mod response;
+mod thinking;
 mod tool_calls;
 
 pub use request::{ChatPrompt, ChatRequest};

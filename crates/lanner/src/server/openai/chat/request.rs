@@ -6,7 +6,10 @@ use chat::tools::ToolSet;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use super::functions;
+use super::{
+    functions,
+    thinking::{MAX_ESCAPE_BYTES, ThinkingFields, ThinkingObject, ThinkingSwitch, Thinks},
+};
 use crate::{
     model::Conversation,
     server::{
@@ -19,6 +22,7 @@ use crate::{
         },
         schema::{ChatMessage, ChatTool, FunctionDefinition, Refused, ToolChoice, items_of, words},
     },
+    thinking::DEFAULT_BUDGET,
 };
 
 request_body! {
@@ -35,10 +39,27 @@ request_body! {
         /// Allow several calls in an answer.
         #[schemars(extend("default" = true))]
         parallel_tool_calls: Option<bool>,
-        /// For the chat template.
-        enable_thinking: Option<bool>,
-        /// For the chat template; `none` turns thinking off.
+        /// Whether the answer thinks; with `auto`, rules decide.
+        enable_thinking: Option<ThinkingSwitch>,
+        /// Anthropic's: whether the answer thinks, and its budget.
+        thinking: Option<ThinkingObject>,
+        /// For the chat template. `none` turns thinking off, any other turns it on; `minimal`,
+        /// `low`, `medium` and `high` are budgets.
         reasoning_effort: Option<String>,
+        /// Most tokens of thinking before it is closed.
+        #[schemars(extend("default" = DEFAULT_BUDGET))]
+        max_thinking_tokens: Option<usize>,
+        /// Qwen's name of `max_thinking_tokens`.
+        thinking_budget: Option<usize>,
+        /// vLLM's name of `max_thinking_tokens`.
+        thinking_token_budget: Option<usize>,
+        /// The sentence that thinking which is cut ends with: `on` for one that fits the task,
+        /// `off` for none, or the sentence.
+        #[schemars(length(min = 1, max = MAX_ESCAPE_BYTES), extend("default" = "on"))]
+        thinking_escape: Option<String>,
+        /// Whether an answer that repeats itself ends.
+        #[schemars(transform = words(["stop", "ignore"]), extend("default" = "ignore"))]
+        repetition: Option<String>,
         /// Variables of the chat template.
         chat_template_kwargs: Option<Map<String, Value>>,
         /// End the prompt with the start of an answer; true unless the last message is continued.
@@ -46,7 +67,7 @@ request_body! {
         /// End the prompt inside the last message.
         #[schemars(extend("default" = false))]
         continue_final_message: Option<bool>,
-        /// Overrides `max_tokens`.
+        /// Maximum number of new tokens, thinking included. Overrides `max_tokens`.
         #[schemars(range(min = 1))]
         max_completion_tokens: Option<usize>,
         /// Report log-probabilities of the content's tokens.
@@ -104,14 +125,16 @@ impl TryFrom<ChatRequest> for ValidRequest<ChatPrompt> {
         accepted::store(request.store);
         let functions = request.replace_functions()?;
         let tools = request.tools()?;
-        let conversation = request.conversation(tools.is_some())?;
+        let (thinks, thinking) = request.thinking_fields().validate()?;
+        let conversation = request.conversation(tools.is_some(), thinks)?;
         let logprobs = request.alternatives()?;
         let shared = request.take_shared();
         let max_tokens = request.max_completion_tokens.or(shared.max_tokens);
         if max_tokens == Some(0) {
             return Err(ApiError::invalid("max_tokens", "max_tokens is 0; ask for at least one token"));
         }
-        let route = RouteParams { max_tokens, logprobs, prompt_logprobs: false, prompt_only: false, tools };
+        let route =
+            RouteParams { max_tokens, logprobs, prompt_logprobs: false, prompt_only: false, tools, thinking };
         shared.validate(ChatPrompt { conversation, functions }, route)
     }
 }
@@ -129,7 +152,7 @@ impl ChatRequest {
     }
 
     /// Takes the template's input out of the request.
-    fn conversation(&mut self, with_tools: bool) -> Result<Conversation, ApiError> {
+    fn conversation(&mut self, with_tools: bool, thinks: Thinks) -> Result<Conversation, ApiError> {
         if self.messages.is_empty() {
             return Err(ApiError::invalid("messages", "messages is empty; send at least one"));
         }
@@ -145,7 +168,8 @@ impl ChatRequest {
             tools: if with_tools { self.tools.take().unwrap_or_default() } else { Vec::new() },
             add_generation_prompt,
             continue_final_message,
-            kwargs: self.kwargs(),
+            kwargs: self.kwargs(thinks),
+            auto_thinking: thinks == Thinks::Auto,
         })
     }
 
@@ -173,18 +197,35 @@ impl ChatRequest {
         Ok(tools.map(Arc::new))
     }
 
-    /// The more specific field wins: `enable_thinking`, then `chat_template_kwargs`, then
-    /// `reasoning_effort`.
-    fn kwargs(&mut self) -> Map<String, Value> {
+    fn thinking_fields(&mut self) -> ThinkingFields<'_> {
+        ThinkingFields {
+            enable_thinking: self.enable_thinking.take(),
+            thinking: self.thinking.take(),
+            reasoning_effort: self.reasoning_effort.as_deref(),
+            max_thinking_tokens: self.max_thinking_tokens,
+            thinking_budget: self.thinking_budget,
+            thinking_token_budget: self.thinking_token_budget,
+            thinking_escape: self.thinking_escape.take(),
+            repetition: self.repetition.take(),
+            shares_max_tokens: self.max_completion_tokens.is_some(),
+        }
+    }
+
+    /// The more specific field wins: `enable_thinking` and `thinking`, then `chat_template_kwargs`,
+    /// then `reasoning_effort`.
+    fn kwargs(&mut self, thinks: Thinks) -> Map<String, Value> {
         let mut kwargs = Map::new();
+        let given = self.chat_template_kwargs.take().unwrap_or_default();
         if let Some(effort) = self.reasoning_effort.take() {
-            if effort == "none" {
-                kwargs.insert("enable_thinking".into(), false.into());
+            if thinks == Thinks::Unsaid && !given.contains_key("thinking") {
+                kwargs.insert("enable_thinking".into(), (effort != "none").into());
             }
             kwargs.insert("reasoning_effort".into(), effort.into());
         }
-        kwargs.extend(self.chat_template_kwargs.take().unwrap_or_default());
-        kwargs.extend(self.enable_thinking.map(|enable| ("enable_thinking".into(), enable.into())));
+        kwargs.extend(given);
+        if let Thinks::Said(enable) = thinks {
+            kwargs.insert("enable_thinking".into(), enable.into());
+        }
         kwargs
     }
 

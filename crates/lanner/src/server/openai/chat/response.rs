@@ -36,6 +36,8 @@ pub struct ChatDelta {
     delta: MessageDelta,
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finish_details: Option<FinishDetails>,
 }
 
 #[derive(Debug, Default, JsonSchema, Serialize)]
@@ -61,6 +63,15 @@ pub struct ChatChoice {
     message: Message,
     logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finish_details: Option<FinishDetails>,
+}
+
+/// What `finish_reason` does not say.
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
+struct FinishDetails {
+    /// `repetition`: the answer repeated itself, and the request has `repetition: stop`.
+    r#type: &'static str,
 }
 
 #[derive(Debug, Default, JsonSchema, Serialize)]
@@ -128,10 +139,12 @@ impl ChoiceFormat for ChatFormat {
     fn first_piece(&mut self, choice: usize) -> Option<ChatDelta> {
         let delta =
             MessageDelta { role: Some("assistant"), content: Some(String::new()), ..Default::default() };
-        Some(ChatDelta { index: choice, delta, logprobs: None, finish_reason: None })
+        Some(ChatDelta { index: choice, delta, logprobs: None, finish_reason: None, finish_details: None })
     }
 
     fn piece(&mut self, choice: usize, event: ChoiceEvent) -> Option<ChatDelta> {
+        let repeated = matches!(&event, ChoiceEvent::Finished(finish) if finish.repeated);
+        let finish_details = repeated.then_some(FinishDetails { r#type: "repetition" });
         let (delta, tokens, finish_reason) = match event {
             ChoiceEvent::Text { delta, tokens } => (self.delta(delta), tokens, None),
             ChoiceEvent::Finished(finish) => {
@@ -145,11 +158,13 @@ impl ChoiceFormat for ChatFormat {
                 return None;
             }
         };
-        Some(ChatDelta { index: choice, delta, logprobs: self.logprobs(tokens), finish_reason })
+        let logprobs = self.logprobs(tokens);
+        Some(ChatDelta { index: choice, delta, logprobs, finish_reason, finish_details })
     }
 
     fn empty_choice(index: usize) -> ChatChoice {
-        ChatChoice { index, message: Message::default(), logprobs: None, finish_reason: None }
+        let message = Message::default();
+        ChatChoice { index, message, logprobs: None, finish_reason: None, finish_details: None }
     }
 
     fn append(choice: &mut ChatChoice, piece: ChatDelta) {
@@ -175,6 +190,7 @@ impl ChoiceFormat for ChatFormat {
             (all, more) => *all = all.take().or(more),
         }
         choice.finish_reason = choice.finish_reason.or(piece.finish_reason);
+        choice.finish_details = choice.finish_details.or(piece.finish_details);
     }
 }
 

@@ -1,11 +1,14 @@
 //! Request bodies of `POST /v1/completions`, and their validation.
 
-use crate::server::openai::{
-    error::ApiError,
-    fields,
-    params::ValidRequest,
-    prompt::{PromptField, PromptInput},
-    request::{RouteParams, request_body},
+use crate::{
+    server::openai::{
+        error::ApiError,
+        fields,
+        params::ValidRequest,
+        prompt::{PromptField, PromptInput},
+        request::{RouteParams, request_body},
+    },
+    thinking::ThinkingParams,
 };
 
 /// OpenAI's default for text completions.
@@ -74,6 +77,7 @@ impl TryFrom<CompletionRequest> for ValidRequest<CompletionPrompts> {
             prompt_logprobs: echo && logprobs.is_some(),
             prompt_only: max_tokens == 0,
             tools: None,
+            thinking: ThinkingParams::default(),
         };
         shared.validate(prompts, route)
     }
