@@ -11,9 +11,10 @@ use super::{
 };
 
 /// Crates and their allowed dependencies.
-const CRATES: [(&str, &[&str]); 8] = [
+const CRATES: [(&str, &[&str]); 9] = [
     ("files", &[]),
     ("amx-emulator", &[]),
+    ("eval", &[]),
     ("kernels", &["amx-emulator"]),
     ("mlx", &["files"]),
     ("nn", &["mlx", "kernels"]),
