@@ -41,6 +41,7 @@ fn run(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
         Command::Rm(hub, rm) => commands::rm(&hub, &rm),
         Command::Cache(cache) => commands::cache(&cache),
         Command::Bench(model, bench) => commands::bench(&model, &bench),
+        Command::Eval(eval) => commands::eval(&eval),
         Command::Quantize(model, quantize) => commands::quantize(&model, &quantize),
         Command::NgramBuild(model, ngram) => commands::ngram_build(&model, &ngram),
         Command::NgramShow { table, json } => commands::ngram_show(&table, json),

@@ -21,7 +21,7 @@ const CRATES: [(&str, &[&str]); 9] = [
     ("engine", &["nn", "mlx", "kernels", "files"]),
     ("chat", &["files"]),
     // The program names MLX only to learn where its library is.
-    ("lanner", &["engine", "chat", "files", "mlx"]),
+    ("lanner", &["engine", "chat", "eval", "files", "mlx"]),
 ];
 /// A file may import files of its own layer and lower ones.
 const FLOORS: [Floors; 1] = [Floors { name: "engine", folders: &[("api", 0), ("engine_loop", 2)], other: 1 }];

@@ -1,6 +1,7 @@
 //! The command line as typed; `config` decides what its values mean together.
 
 mod bench;
+mod eval;
 mod model;
 mod server;
 mod values;
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
 
 pub use self::{
     bench::BenchArgs,
+    eval::EvalArgs,
     model::{CacheArgs, Device, Dtype, ModelArgs, Precision, SpeculateArgs, VolatilePrefix, WhenFull},
     server::{RemoteArgs, ServerArgs},
     values::{Bytes, CorsOrigin, HostAddress, LogLevel, QuantizationMode, SpeculateArg},
@@ -114,6 +116,13 @@ pub enum CliCommand {
     /// Speeds and TTFT are medians; times are in milliseconds, memory in megabytes. An unknown
     /// value is `-`, in JSON null.
     Bench(BenchArgs),
+    /// Measure any server with OpenAI's chat completions, and grade its answers.
+    ///
+    /// The tests: 512 generated tokens; a tool schema of 12,000 tokens, cold and warm; a session
+    /// of five turns; a fact in texts of 4,000 and 12,000 tokens, at three depths; short questions
+    /// with thinking on and off; ten quality tasks, each with a rubric. The summary goes to stdout,
+    /// progress to stderr. docs/eval.md defines every figure.
+    Eval(EvalArgs),
 }
 
 #[derive(Debug, Subcommand)]

@@ -3,6 +3,7 @@
 mod bench;
 mod cache;
 mod chat;
+mod eval;
 mod ids;
 mod models;
 mod ngram;
@@ -17,6 +18,7 @@ mod serve;
 mod show;
 mod speculate;
 
+pub use self::eval::eval;
 pub use bench::bench;
 pub use cache::cache;
 pub use chat::chat;
@@ -76,6 +78,8 @@ pub enum CommandError {
     Table(#[from] engine::ngrams::NgramTableError),
     #[error("cannot write {}: {error}", path.display())]
     Write { path: std::path::PathBuf, error: std::io::Error },
+    #[error(transparent)]
+    Eval(#[from] ::eval::EvalError),
     #[error("cannot read the terminal: {0}")]
     Terminal(#[from] rustyline::error::ReadlineError),
     #[error(transparent)]

@@ -43,6 +43,8 @@ pub enum ConfigError {
     ApiKeys(#[from] ApiKeyError),
     #[error(transparent)]
     Format(#[from] QuantizeError),
+    #[error(transparent)]
+    Eval(#[from] eval::EvalError),
     #[error("HF_ENDPOINT is `{0}`; it must begin with https:// or http://")]
     Endpoint(String),
     #[error("{0} holds characters that no token has")]

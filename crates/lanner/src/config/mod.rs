@@ -5,6 +5,7 @@ mod api_keys;
 mod bench;
 mod dirs;
 mod error;
+mod eval;
 mod hub;
 mod model;
 mod paths;
@@ -25,6 +26,7 @@ pub use self::{
     bench::{BenchConfig, BenchWeights, Chart, SpeculationConfig, SpeedConfig},
     dirs::kernel_cache_folder,
     error::ConfigError,
+    eval::EvalConfig,
     model::ModelConfig,
     paths::{DataPath, PathsConfig},
     run::{ChatConfig, ConversationConfig, PromptText, RunConfig, RunPrompt},
@@ -59,6 +61,7 @@ pub enum Command {
     Rm(HubConfig, RmConfig),
     Cache(DiskCacheConfig),
     Bench(ModelConfig, BenchConfig),
+    Eval(EvalConfig),
     Quantize(ModelConfig, QuantizeConfig),
     /// With the model whose tokenizer splits the texts.
     NgramBuild(ModelConfig, NgramConfig),
@@ -119,6 +122,7 @@ impl Config {
                 let (args, bench) = bench::resolve(args, &file.model)?;
                 Command::Bench(model(args, file.model), bench)
             }
+            CliCommand::Eval(args) => Command::Eval(EvalConfig::new(args)?),
             CliCommand::Pull(args) => Command::Pull(hub, args.model),
             CliCommand::Models(args) => Command::Models(hub, ModelsConfig::new(&args)),
             CliCommand::Show(args) => Command::Show(hub, ShowConfig { model: args.model, json: args.json }),

@@ -20,6 +20,7 @@ mod disk;
 mod draft_model;
 mod embeddings;
 mod errors;
+mod eval;
 mod flags;
 mod fuzzing;
 mod health;
