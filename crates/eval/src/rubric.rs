@@ -171,8 +171,7 @@ fn number(plain: &str, after: &str, expected: f64) -> Outcome {
 fn line(plain: &str, start: &str, all: &[String], none: &[String]) -> Outcome {
     let undecorated =
         |line: &str| line.replace(['*', '`'], "").trim_start_matches(['-', ' ', '#']).to_owned();
-    let lines = plain.lines().map(undecorated).filter(|line| line.starts_with(start));
-    let Some(found) = lines.last() else {
+    let Some(found) = plain.lines().rev().map(undecorated).find(|line| line.starts_with(start)) else {
         return Outcome::Missing(format!("no line begins with `{start}`"));
     };
     let has_all = all.iter().all(|text| found.contains(text.as_str()));
