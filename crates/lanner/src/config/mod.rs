@@ -108,10 +108,8 @@ impl Config {
                     history: paths::history_file(),
                 };
                 let caches = model::caches(&args.cache, &file.cache, None)?;
-                Command::Chat(
-                    model(args.model, file.model).with_cache(caches, &args.cache, &file.cache),
-                    chat,
-                )
+                let model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
+                Command::Chat(model, chat)
             }
             CliCommand::Run(mut args) => {
                 args.model.speculate = args.speculate.speculate.take();

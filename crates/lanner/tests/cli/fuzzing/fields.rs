@@ -446,7 +446,7 @@ pub(super) fn posted() -> [Posted; 20] {
 }
 
 /// Routes without a body, and unknown ones.
-pub(super) const OTHERS: [&str; 40] = [
+pub(super) const OTHERS: [&str; 42] = [
     "POST /api/create",
     "POST /api/copy",
     "POST /api/push",
@@ -479,6 +479,8 @@ pub(super) const OTHERS: [&str; 40] = [
     "HEAD /v1/models",
     "GET /",
     "GET /docs",
+    "GET /page/app.js",
+    "GET /page/%ff%00..",
     "GET /openapi.json",
     "POST /api/blobs/sha256:00",
     "GET /version",
