@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all=(safetensors_header safetensors_index config_json tokenizer_json template disk_state http_request)
+all=(safetensors_header safetensors_index config_json tokenizer_json template disk_state http_request image)
 dist=fuzz/dist
 
 build() {

@@ -11,8 +11,9 @@ use super::{
 };
 
 /// Crates and their allowed dependencies.
-const CRATES: [(&str, &[&str]); 9] = [
+const CRATES: [(&str, &[&str]); 10] = [
     ("files", &[]),
+    ("vision", &[]),
     ("amx-emulator", &[]),
     ("eval", &[]),
     ("kernels", &["amx-emulator"]),

@@ -1,0 +1,6 @@
+//! Tests of the whole crate on files and sizes.
+
+mod geometry;
+mod goldens;
+mod hostile;
+mod support;
