@@ -195,12 +195,15 @@ fn files_of_this_repository_never_alarm() {
 
 #[test]
 fn corpus_never_alarms() {
-    let Some(shared) = std::env::var_os("LANNER_SHARED") else {
+    let corpus = std::env::var_os("LANNER_SHARED").map(|shared| Path::new(&shared).join("corpus"));
+    let Some(archives) = corpus.and_then(|corpus| fs::read_dir(corpus).ok()) else {
         return eprintln!("skipped: LANNER_SHARED names no folder with a corpus/ of text");
     };
     let (mut bytes, mut alarms) = (0, vec![]);
-    let archives = fs::read_dir(Path::new(&shared).join("corpus")).expect("a folder").flatten();
-    for path in archives.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "zst"))
+    for path in archives
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "zst"))
     {
         let unpacked = Command::new("zstd").arg("-dc").arg(&path).output().expect("zstd");
         // A document a line; without optimisation some of them.
