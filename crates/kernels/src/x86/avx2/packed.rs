@@ -1,7 +1,7 @@
 //! The product of packed weights with AVX2, without unpacking them, for any number of rows of `x`:
 //! unpacking them into a panel first would save less than an eighth of the instructions.
 
-use std::arch::x86_64::*;
+use std::{arch::x86_64::*, ops::Range};
 
 use super::integer::{Dots, MAX_ROWS, add_fours, add_group};
 use crate::{
@@ -60,7 +60,7 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
     r: usize,
     sums: &mut [[f32; PANEL_ROWS]],
 ) {
-    let (words, width, fours) = (packing.group_words(), packing.group_lines(), 8 / BITS);
+    let (words, width) = (packing.group_words(), packing.group_lines());
     let (rows, groups) = (tile.rows, lines.len() / width);
     assert!(sums.len() == M && r + M <= rows && tile.groups.len() == groups * rows);
     assert!(tile.lines.len() >= 2 * (groups * packing.group_size).div_ceil(64) * rows);
@@ -73,20 +73,9 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
         let segment = K_BLOCK / packing.group_size;
         for g in 0..groups {
             let line = lines.as_ptr().add(g * width);
-            let mut dots: Dots<M> = [[[_mm256_setzero_si256(); 2]; 2]; M];
-            for h in 0..halves {
-                let at = g * halves + h;
-                let x = tile.lines.as_ptr().add(at / 2 * 2 * rows + r).cast::<i32>().add(at % 2 * 8);
-                for i in 0..BITS {
-                    let word = line.add(h * BITS + i);
-                    _mm_prefetch::<_MM_HINT_T0>(word.wrapping_add(PREFETCH_LINES).cast());
-                    let word = word.cast::<__m256i>();
-                    let word = [_mm256_load_si256(word), _mm256_load_si256(word.add(1))];
-                    for s in 0..fours {
-                        add_fours::<BITS, M, HIGH>(&mut dots, word, s, x.add(i * fours + s), rows);
-                    }
-                }
-            }
+            let mut dots = [[[_mm256_setzero_si256(); 2]; 2]; M];
+            let x = tile.lines.as_ptr().add(r);
+            group_dots::<BITS, M, HIGH>(line, g * halves..(g + 1) * halves, x, rows, &mut dots);
             let place = line.add(words);
             _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(PREFETCH_LINES).cast());
             for part in 0..2 {
@@ -107,6 +96,40 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
                 }
             }
         }
+    }
+}
+
+/// Dot products of a group whose codes start at `line`: half blocks `halves` of `M` of `rows` rows
+/// of `x`, the first of which starts at `x`.
+///
+/// Not inlined: together with the loop around it, the registers do not suffice, and sums that are
+/// kept in memory instead take a third longer.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn group_dots<const BITS: usize, const M: usize, const HIGH: bool>(
+    line: *const CacheLine,
+    halves: Range<usize>,
+    x: *const CacheLine,
+    rows: usize,
+    out: &mut Dots<M>,
+) {
+    let fours = 8 / BITS;
+    // SAFETY: the caller ensures that the group and the rows of `x` have these halves.
+    unsafe {
+        let mut dots: Dots<M> = [[[_mm256_setzero_si256(); 2]; 2]; M];
+        for (h, at) in halves.enumerate() {
+            let x = x.add(at / 2 * 2 * rows).cast::<i32>().add(at % 2 * 8);
+            for i in 0..BITS {
+                let word = line.add(h * BITS + i);
+                _mm_prefetch::<_MM_HINT_T0>(word.wrapping_add(PREFETCH_LINES).cast());
+                let word = word.cast::<__m256i>();
+                let word = [_mm256_load_si256(word), _mm256_load_si256(word.add(1))];
+                for s in 0..fours {
+                    add_fours::<BITS, M, HIGH>(&mut dots, word, s, x.add(i * fours + s), rows);
+                }
+            }
+        }
+        *out = dots;
     }
 }
 
