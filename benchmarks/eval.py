@@ -52,6 +52,8 @@ def arguments():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--long", type=int, default=6000, help="the model's context is 8,192 tokens")
     parser.add_argument("--tests", default="generation,tools,session,needle,qa,quality")
+    parser.add_argument("--tests-of", type=lambda text: text.split("=", 1), action="append", metavar="ENGINE=TESTS",
+                        default=[], help="fewer tests for an engine: mlx-lm reads long prompts slowly on a CPU")
     parser.add_argument("--timeout", type=int, default=600, help="seconds for one request")
     parser.add_argument("--out", type=Path, help="folder for the table and the reports")
     return parser.parse_args()
@@ -107,7 +109,8 @@ def evaluate(name, command, args):
         try:
             wait_ready(process, port, log)
             out = Path(folder) / "report.json"
-            command = [args.client, "eval", f"http://127.0.0.1:{port}/v1", "--tests", args.tests, "--repeats", 1,
+            tests = dict(args.tests_of).get(name, args.tests)
+            command = [args.client, "eval", f"http://127.0.0.1:{port}/v1", "--tests", tests, "--repeats", 1,
                        "--long", args.long, "--timeout", args.timeout, "--run-code", "--json", out]
             done = subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL)
             if done.returncode:
@@ -157,6 +160,7 @@ def table(merged, args):
                  f"{min(loads):.1f} to {max(loads):.1f} in the minute before and after the reports. Medians; prompts, "
                  "definitions and rubrics are those of [docs/eval.md](../../eval.md)."),
         "",
+        *(line for name, tests in args.tests_of for line in [*wrapped(f"{name} ran these tests only: {tests}."), ""]),
         "| | " + " | ".join(merged) + " |",
         "|---|" + "---|" * len(merged),
     ]
