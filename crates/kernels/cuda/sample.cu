@@ -8,6 +8,9 @@ struct Draw {
     float temperature;
     u32 seed[2];
     u32 position[2];
+    // How many of `ids` are valid; only these may be chosen, or if negative all but these. 0: all.
+    int listed;
+    u32 ids[8];
 };
 constexpr int MAX_DRAWS = 64;
 struct Draws {
@@ -21,6 +24,14 @@ struct Candidate {
     float largest;
     u32 finite;
 };
+
+__device__ __forceinline__ bool allows(const Draw& draw, u32 id) {
+    if (draw.listed == 0) return true;
+    const int count = draw.listed < 0 ? -draw.listed : draw.listed;
+    bool found = false;
+    for (int i = 0; i < count; i++) found |= draw.ids[i] == id;
+    return found == (draw.listed > 0);
+}
 
 // The larger value; the lower token among equals.
 __device__ __forceinline__ void choose(float& value, u32& token, float other, u32 other_token) {
@@ -70,24 +81,26 @@ __device__ __forceinline__ Candidate reduce(Candidate own) {
     return own;
 }
 
-// The likeliest token of each part of a row. logits [rows][size]; parts [rows][gridDim.x]. Grid: parts,
-// rows; 256 threads.
-extern "C" __global__ void __launch_bounds__(256) sample_blocks(const float* logits, Candidate* parts, int size) {
+// The likeliest token of each part of a row that `draws` allows. logits [rows][size]; parts
+// [rows][gridDim.x]. Grid: parts, rows; 256 threads.
+extern "C" __global__ void __launch_bounds__(256)
+    sample_blocks(const __grid_constant__ Draws draws, const float* logits, Candidate* parts, int size) {
     launch_dependents();
     wait_for_previous();
+    const Draw& draw = draws.row[blockIdx.y];
     logits += (size_t)blockIdx.y * size;
     Candidate own = {-INFINITY, 0xffffffffu, -INFINITY, 1};
     for (int i = blockIdx.x * 256 + threadIdx.x; i < size; i += gridDim.x * 256) {
         const float logit = logits[i];
         own.finite &= (__float_as_uint(logit) & 0x7fffffffu) < 0x7f800000u;
-        choose(own.value, own.token, logit, i);
+        if (allows(draw, i)) choose(own.value, own.token, logit, i);
     }
     own.largest = own.value;
     own = reduce(own);
     if (threadIdx.x == 0) parts[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = own;
 }
 
-// The token of each row: with `draws`, of scaled logits plus noise. `parts` are those of sample_blocks
+// The token of each row, of those that `draws` allows: with a temperature, of scaled logits plus noise. `parts` are those of sample_blocks
 // with the same grid; `best` [rows][gridDim.x]; arrived [rows], zero before and afterwards. tokens, faults
 // [rows]: a fault is 1 if a logit is not finite.
 extern "C" __global__ void __launch_bounds__(256)
@@ -118,7 +131,8 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int id = four * 4 + i;
-                if (id < size) choose(own.value, own.token, (logits[id] - largest) / draw.temperature + gumbel(words[i]), id);
+                if (id < size && allows(draw, id))
+                    choose(own.value, own.token, (logits[id] - largest) / draw.temperature + gumbel(words[i]), id);
             }
         }
         own = reduce(own);

@@ -86,7 +86,7 @@ impl Sampler {
         let draw = |row: usize| Draw {
             sampling: self.sampling.clone(),
             bias: self.bias.clone(),
-            allowed: allowed.get(row).cloned(),
+            allowed: allowed.get(row).filter(|set| set.words().is_some()).cloned(),
             history: self.history.as_ref().map(|history| history.tokens.clone()),
             draft: if self.history.is_some() { draft[..row].to_vec() } else { vec![] },
             position: (position + row) as u64,

@@ -191,7 +191,13 @@ pub struct DrawParameters {
     pub temperature: f32,
     pub seed: [u32; 2],
     pub position: [u32; 2],
+    /// How many of `ids` are valid; only these may be chosen, or if negative all but these. 0: all.
+    pub listed: i32,
+    pub ids: [u32; MAX_LISTED],
 }
+
+/// Most tokens in a list of tokens that may be chosen or may not.
+pub const MAX_LISTED: usize = 8;
 
 pub type DrawList = [DrawParameters; 64];
 

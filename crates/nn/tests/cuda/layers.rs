@@ -1,7 +1,9 @@
 //! Attention, and sampling.
 
 use kernels::{Sampling, sample};
-use lanner_nn::{CoreAttention, KvBuffer, KvRow, PlainDraw, Rope, RopePairs, sample_plain};
+use lanner_nn::{
+    AllowedTokens, CoreAttention, KvBuffer, KvRow, PlainDraw, Rope, RopePairs, TokenList, sample_plain,
+};
 use mlx::Array;
 
 use super::support::{array, bits, check, has_device, is_gpu, norm, numbers};
@@ -85,14 +87,34 @@ fn sampling_matches_the_cpu() {
         return;
     }
     for size in [5usize, 1000, 8192, if is_gpu() { 248_320 } else { 10_001 }] {
-        let rows = 3;
+        let rows = 7;
         let mut logits = numbers(size as u64, rows * size);
         // Equal logits, of which the first counts.
         let largest = logits[..size].iter().copied().fold(0.0f32, f32::max);
         logits[size / 2] = largest;
         logits[size - 1] = largest;
-        let draws = [(0.0, 1, 5), (0.8, 7 | 1 << 60, 1 << 33), (2.5, 3, 0)]
-            .map(|(temperature, seed, position)| PlainDraw { temperature, seed, position });
+        // The likeliest token of the fourth row is not allowed, nor is that of the sixth.
+        let likeliest = |row: usize| {
+            let logits = &logits[row * size..][..size];
+            (0..size).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32
+        };
+        let list = |ids: &[u32]| TokenList::new(ids).unwrap();
+        let last = size as u32 - 1;
+        let draws = [
+            (0.0, 1, 5, AllowedTokens::All),
+            (0.8, 7 | 1 << 60, 1 << 33, AllowedTokens::All),
+            (2.5, 3, 0, AllowedTokens::All),
+            (0.0, 1, 5, AllowedTokens::AllBut(list(&[likeliest(3), 0]))),
+            (0.9, 4, 8, AllowedTokens::AllBut(list(&[likeliest(4), last, 1]))),
+            (0.0, 1, 5, AllowedTokens::Only(list(&[last, 2]))),
+            (1.5, 6, 2, AllowedTokens::Only(list(&[1]))),
+        ];
+        let draws = draws.map(|(temperature, seed, position, allowed)| PlainDraw {
+            temperature,
+            seed,
+            position,
+            allowed,
+        });
         check(&format!("{size} tokens"), || {
             let array = Array::from_slice(&logits, &[rows as i32, size as i32]);
             // On the device only after an operation there.
@@ -106,13 +128,30 @@ fn sampling_matches_the_cpu() {
                 None => draws
                     .iter()
                     .zip(logits.chunks(size))
-                    .map(|(draw, logits)| sample(logits, &sampling(draw), draw.position).unwrap())
+                    .map(|(draw, logits)| {
+                        let mask = mask(draw.allowed, size as u32);
+                        let sampling = Sampling {
+                            temperature: draw.temperature,
+                            seed: draw.seed,
+                            allowed: mask.as_deref(),
+                            ..Sampling::GREEDY
+                        };
+                        sample(logits, &sampling, draw.position).unwrap()
+                    })
                     .collect(),
             }
         });
     }
 }
 
-fn sampling(draw: &PlainDraw) -> Sampling<'static> {
-    Sampling { temperature: draw.temperature, seed: draw.seed, ..Sampling::GREEDY }
+/// The bits of the allowed tokens.
+fn mask(allowed: AllowedTokens, size: u32) -> Option<Vec<u32>> {
+    let allows = |id: u32| match allowed {
+        AllowedTokens::All => true,
+        AllowedTokens::Only(list) => list.contains(id),
+        AllowedTokens::AllBut(list) => !list.contains(id),
+    };
+    let mut words = vec![0; size.div_ceil(32) as usize];
+    (0..size).filter(|id| allows(*id)).for_each(|id| words[id as usize / 32] |= 1 << (id % 32));
+    (allowed != AllowedTokens::All).then_some(words)
 }

@@ -30,7 +30,7 @@ pub(crate) use self::{
 };
 pub use self::{
     open::{KernelOptions, kernel_logs, set_kernel_options},
-    sample::{PlainDraw, sample_plain},
+    sample::{AllowedTokens, PlainDraw, TokenList, sample_plain},
 };
 pub(crate) use super::cpu::{
     append_kv, attend, attend_cached, attend_latent, causal_conv, check_token_ids, gated, gated_delta,

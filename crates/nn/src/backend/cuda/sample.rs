@@ -1,16 +1,62 @@
-//! Sampling on the device, for draws without filters.
+//! Sampling on the device, for draws without filters, from all tokens or those that a short list
+//! leaves.
 
-use kernels::cuda::{CANDIDATE_BYTES, DrawList, DrawParameters};
+use kernels::cuda::{CANDIDATE_BYTES, DrawList, DrawParameters, MAX_LISTED};
 use mlx::{Array, Dtype, cuda::Arguments};
 
 use super::launch::{counters, device, empty, empty_of, launch};
 
-/// A draw from all tokens: the likeliest one if the temperature is 0.
+/// A draw from all allowed tokens: the likeliest one if the temperature is 0.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainDraw {
     pub temperature: f32,
     pub seed: u64,
     pub position: u64,
+    pub allowed: AllowedTokens,
+}
+
+/// The tokens that a draw may choose, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllowedTokens {
+    All,
+    Only(TokenList),
+    AllBut(TokenList),
+}
+
+/// A short list of tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenList {
+    count: usize,
+    ids: [u32; MAX_LISTED],
+}
+
+impl TokenList {
+    /// Most tokens of a list.
+    pub const MOST: usize = MAX_LISTED;
+
+    /// `None` if they are too many.
+    pub fn new(tokens: &[u32]) -> Option<TokenList> {
+        let mut ids = [0; MAX_LISTED];
+        ids.get_mut(..tokens.len())?.copy_from_slice(tokens);
+        Some(TokenList { count: tokens.len(), ids })
+    }
+
+    pub fn contains(&self, token: u32) -> bool {
+        self.ids[..self.count].contains(&token)
+    }
+}
+
+impl PlainDraw {
+    fn parameters(&self) -> DrawParameters {
+        let halves = |x: u64| [x as u32, (x >> 32) as u32];
+        let (listed, ids) = match self.allowed {
+            AllowedTokens::All => (0, [0; MAX_LISTED]),
+            AllowedTokens::Only(list) => (list.count as i32, list.ids),
+            AllowedTokens::AllBut(list) => (-(list.count as i32), list.ids),
+        };
+        let (seed, position) = (halves(self.seed), halves(self.position));
+        DrawParameters { temperature: self.temperature, seed, position, listed, ids }
+    }
 }
 
 /// A token, uint32 `[n]`, for each row of float32 logits `[n, vocab_size]`, and a fault, float32
@@ -40,14 +86,11 @@ fn sample_rows(logits: &Array, draws: &[PlainDraw], size: i32) -> [Array; 2] {
     let candidates = || empty_of(&[(rows * blocks * CANDIDATE_BYTES) as i32], Dtype::Uint8);
     let (parts, best, arrived) = (candidates(), candidates(), counters(rows));
     let (tokens, faults) = (empty_of(&[rows as i32], Dtype::Uint32), empty(&[rows as i32]));
-    let arguments = Arguments::new().with(logits.device_address()).with(parts.device_address()).with(size);
-    launch("sample_blocks", [blocks, rows, 1], 256, 0, arguments);
     let mut list: DrawList = [DrawParameters::default(); 64];
-    let halves = |x: u64| [x as u32, (x >> 32) as u32];
-    for (to, draw) in list.iter_mut().zip(draws) {
-        let PlainDraw { temperature, seed, position } = *draw;
-        *to = DrawParameters { temperature, seed: halves(seed), position: halves(position) };
-    }
+    list.iter_mut().zip(draws).for_each(|(to, draw)| *to = draw.parameters());
+    let arguments =
+        Arguments::new().with(list).with(logits.device_address()).with(parts.device_address()).with(size);
+    launch("sample_blocks", [blocks, rows, 1], 256, 0, arguments);
     let arguments = Arguments::new()
         .with(list)
         .with(logits.device_address())
