@@ -30,6 +30,8 @@ use crate::{
     *,
 };
 
+/// A message of a panic.
+const PANIC: &str = "it panics on purpose";
 const POISON: u32 = 13;
 /// Makes its own row's hidden state not a number.
 const NAN_TOKEN: u32 = 14;
@@ -39,6 +41,8 @@ struct Faulty {
     model: Box<dyn Model>,
     /// Building the step with this number panics, once.
     panics_at: Cell<Option<usize>>,
+    /// What it panics with.
+    message: &'static str,
     steps: Cell<usize>,
 }
 
@@ -55,7 +59,7 @@ impl Model for Faulty {
         // After the caches were changed: the worst moment.
         if self.panics_at.get() == Some(step) {
             self.panics_at.set(None);
-            panic!("step {step} panics on purpose");
+            panic!("step {step}: {}", self.message);
         }
         let id = Array::scalar(NAN_TOKEN as f32, Dtype::Float32);
         let ids = tokens.astype(Dtype::Float32).reshape(&[-1, 1]);
@@ -146,8 +150,12 @@ fn engine_with(panics_at: Option<usize>, begin: impl FnOnce() + Send + 'static) 
     let thread = thread::spawn(move || {
         let _streams = mlx::Streams::lease().expect("streams");
         begin();
-        let model: Rc<dyn Model> =
-            Rc::new(Faulty { model: load(), panics_at: Cell::new(panics_at), steps: Cell::new(0) });
+        let model: Rc<dyn Model> = Rc::new(Faulty {
+            model: load(),
+            panics_at: Cell::new(panics_at),
+            message: PANIC,
+            steps: Cell::new(0),
+        });
         let options = Options { prefill_chunk: 16, speculate: Speculate::Off, ..Options::default() };
         let speculator = Speculator::new(&options, vec![], StepCosts::new(vec![])).expect("off");
         run(model, given, options, None, speculator, &own, messages);

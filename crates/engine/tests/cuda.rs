@@ -4,6 +4,9 @@
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
+#[path = "it/support/constraints.rs"]
+#[allow(dead_code)]
+mod constraints;
 #[path = "../../nn/tests/cuda/emulation.rs"]
 mod emulation;
 
@@ -15,7 +18,7 @@ use std::{
 
 use lanner_engine::*;
 
-fn merlin(device: Device, prefill_chunk: usize, speculate: Speculate) -> Engine {
+fn merlin(device: Device, prefill_chunk: usize, speculate: Speculate, metrics: &Arc<Metrics>) -> Engine {
     let merlin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin");
     let options = Options {
         device: Some(device),
@@ -23,6 +26,7 @@ fn merlin(device: Device, prefill_chunk: usize, speculate: Speculate) -> Engine 
         max_batch: 4,
         speculate,
         threads: NonZeroUsize::new(2),
+        metrics: metrics.clone(),
         ..Options::default()
     };
     start(Checkpoint::Folder(merlin), options, |_| {}).unwrap_or_else(|e| panic!("{e}"))
@@ -51,6 +55,12 @@ fn filtered(prompts: &[Vec<u32>], tokens: usize) -> Vec<Request> {
         };
         Request { sampling, logprobs: Some(2), constraint: Some(Arc::new(Even)), ..request }
     };
+    plain(prompts, tokens).into_iter().map(request).collect()
+}
+
+/// Requests whose blocks of tokens are cut as thinking is.
+fn limited(prompts: &[Vec<u32>], tokens: usize) -> Vec<Request> {
+    let request = |request: Request| Request { constraint: constraints::limited(), ..request };
     plain(prompts, tokens).into_iter().map(request).collect()
 }
 
@@ -122,16 +132,26 @@ fn merlin_on_the_gpu_gives_the_answers_of_the_cpu() {
     let prompts = [prompt(0, length(9, 700)), prompt(1, length(20, 90)), prompt(2, length(3, 33))];
     let tokens = length(6, 200);
     let count = length(2, 3);
-    let kinds = [plain(&prompts[..count], tokens), filtered(&prompts[..count], tokens)];
-    let cpu = merlin(Device::Cpu, 64, Speculate::Off);
+    let prompts = &prompts[..count];
+    let kinds = [plain(prompts, tokens), filtered(prompts, tokens), limited(prompts, 2 * tokens)];
+    let cpu = merlin(Device::Cpu, 64, Speculate::Off, &Arc::default());
     let expected = kinds.each_ref().map(|requests| answers(&cpu, requests));
     assert!(expected[1].iter().flatten().all(|(id, _)| id % 2 == 0), "the constraint was ignored");
     drop(cpu);
     let check = |what: &str, chunk: usize, speculate: Speculate| {
-        let gpu = merlin(Device::Gpu, chunk, speculate);
-        for (requests, expected) in kinds.iter().zip(&expected) {
+        let metrics: Arc<Metrics> = Arc::default();
+        let drafts = speculate != Speculate::Off;
+        let gpu = merlin(Device::Gpu, chunk, speculate, &metrics);
+        let mut queued = [0; 3];
+        for ((requests, expected), queued) in kinds.iter().zip(&expected).zip(&mut queued) {
+            let before = metrics.queued_steps.get();
             assert_eq!(&answers(&gpu, requests), expected, "{what}");
+            *queued = metrics.queued_steps.get() - before;
         }
+        // Filters and log-probabilities are the CPU's work; what a limit allows is known ahead.
+        let enough = tokens as u64 - 2;
+        assert!(drafts || (queued[0] >= enough && queued[2] >= enough), "{queued:?}");
+        assert!(drafts || on_gpu || queued[1] == 0, "{queued:?}");
     };
     check("together", 64, Speculate::Off);
     if on_gpu {

@@ -12,7 +12,8 @@ pub trait Constraint: Debug + Send + Sync {
     /// The state before the first token of an answer.
     fn start(&self) -> Box<dyn ConstraintState>;
 
-    /// Whether its work takes less time than handing it to another thread.
+    /// Whether its work takes less time than handing it to another thread. Only then it is asked
+    /// for [`allowed_after_next`](ConstraintState::allowed_after_next).
     fn is_light(&self) -> bool {
         false
     }
@@ -44,6 +45,16 @@ pub trait ConstraintState: Send {
     /// # Errors
     /// The constraint cannot continue.
     fn forced(&mut self, max: usize) -> Result<Vec<u32>, String>;
+
+    /// The tokens that may come after the next one, if they are the same whatever the next one is;
+    /// `None`: they depend on it. On a GPU steps are built before the last token is read where this
+    /// is known.
+    ///
+    /// # Errors
+    /// The constraint cannot continue.
+    fn allowed_after_next(&mut self) -> Result<Option<TokenSet>, String> {
+        Ok(None)
+    }
 }
 
 /// Tokens of a vocabulary.

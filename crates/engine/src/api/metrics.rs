@@ -58,6 +58,8 @@ pub struct Metrics {
     pub plain_steps: Counter,
     /// Steps that decode and verify drafts.
     pub verifying_steps: Counter,
+    /// Steps that were queued before the one before them was read.
+    pub queued_steps: Counter,
     /// Steps that ended with an error or a panic.
     pub failed_steps: Counter,
     /// Sequences that were preempted: their state was dropped and computed again.
@@ -139,6 +141,7 @@ impl Default for Metrics {
             prompt_steps: counter(),
             plain_steps: counter(),
             verifying_steps: counter(),
+            queued_steps: counter(),
             failed_steps: counter(),
             preemptions: counter(),
             step_rows: counter(),

@@ -57,6 +57,9 @@ pub struct Options {
     pub draft_model: Option<Checkpoint>,
     /// Speculation of requests that do not set it.
     pub speculate: Speculate,
+    /// Whether a step is queued before the one before it is read; `None`: where the device computes
+    /// while steps are built, which is where it gains time. Never changes an answer.
+    pub queue_ahead: Option<bool>,
     /// A step counts as stuck after this time, or after ten times the longest step so far if that
     /// is longer.
     pub stuck_after: Duration,
@@ -155,6 +158,7 @@ impl Default for Options {
             ngram_table: None,
             draft_model: None,
             speculate: Speculate::Auto,
+            queue_ahead: None,
             stuck_after: Duration::from_secs(60),
             metrics: Arc::default(),
             gate: Arc::default(),

@@ -68,11 +68,13 @@ impl EngineLoop {
     }
 
     /// Whether the step on the device has to be read before the next is built: the next token
-    /// depends on how much of a draft is accepted or on a constraint, or a draft pays. A step that
-    /// is computed already is read as well: on the CPU that is every one.
+    /// depends on how much of a draft is accepted, a draft pays, or what a constraint allows next
+    /// depends on the unread token. A step that is computed already is read as well: on the CPU
+    /// that is every one.
     pub(crate) fn must_read(&mut self) -> bool {
         let Some(step) = &self.launched else { return false };
-        if step.has_drafts() || step.was_awaited() || !mlx::runs_ahead() {
+        let gains = || !step.was_awaited() && mlx::runs_ahead();
+        if step.has_drafts() || !self.options.queue_ahead.unwrap_or_else(gains) {
             return true;
         }
         let rows = step.shape().rows;
@@ -81,7 +83,7 @@ impl EngineLoop {
         let mut unread = running.iter_mut().filter(|s| s.progress.num_unread > 0);
         let wants_draft = guarded(|| {
             for s in unread.by_ref() {
-                if s.request.constraint.is_some() || (!quarantine && speculator.wants_draft(s, rows)?) {
+                if !s.order_masks_ahead() || (!quarantine && speculator.wants_draft(s, rows)?) {
                     return Ok(true);
                 }
             }

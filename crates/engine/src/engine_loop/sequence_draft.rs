@@ -32,6 +32,12 @@ impl Sequence {
         }
     }
 
+    /// Orders the masks of the step after the launched one; `false` if they depend on its token.
+    pub(crate) fn order_masks_ahead(&mut self) -> bool {
+        let generated = &self.tokens[self.request.prompt.len()..];
+        self.masks.as_mut().is_none_or(|masks| masks.order_ahead(generated))
+    }
+
     /// Waits for the tokens that the constraint forces, if a draft may follow.
     pub(crate) fn force(&mut self) {
         let depth = self.max_draft_tokens().min(MAX_DEPTH);

@@ -58,6 +58,8 @@ impl EngineLoop {
                 self.fail(involved, message);
             }
             Ok(next) => {
+                let queued = self.launched.is_some() && next.is_some();
+                self.options.metrics.queued_steps.add(usize::from(queued));
                 if self.collect_launched(&next_ids) {
                     self.launched = next;
                 } else if let Some(step) = next {

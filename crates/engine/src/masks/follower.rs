@@ -42,6 +42,13 @@ impl Follower {
         self.with_state(|state| state.forced(max)).unwrap_or_default()
     }
 
+    /// The tokens allowed after the token that follows the generated ones, if they do not depend on
+    /// it. An error is left to [`masks`](Follower::masks), which meets it again.
+    pub(super) fn after_next(&mut self) -> Option<TokenSet> {
+        self.truncate_draft(0);
+        self.with_state(|state| state.allowed_after_next()).flatten()
+    }
+
     /// Replaces the draft; returns how many of its tokens are allowed.
     pub(super) fn draft(&mut self, tokens: &[u32]) -> usize {
         self.truncate_draft(0);

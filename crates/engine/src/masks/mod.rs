@@ -28,6 +28,8 @@ pub(crate) struct SequenceMasks {
     known: Option<usize>,
     /// Whether the sets of this round are ordered.
     ordered: bool,
+    /// Whether they are those after the token that follows the known ones.
+    ahead: bool,
     /// Whether a step waited long for its sets, and computing them still takes long.
     slow: bool,
 }
@@ -43,17 +45,29 @@ pub(crate) struct Masks {
 impl SequenceMasks {
     pub(crate) fn new(constraint: Arc<dyn Constraint>, workers: MaskWorkers) -> SequenceMasks {
         let strand = Arc::new(Strand::new(constraint));
-        SequenceMasks { strand, workers, known: None, ordered: false, slow: false }
+        SequenceMasks { strand, workers, known: None, ordered: false, ahead: false, slow: false }
     }
 
     /// Passes the generated tokens so far to the constraint.
     pub(crate) fn follow(&mut self, generated: &[u32]) {
-        if self.known == Some(generated.len()) {
+        if self.known == Some(generated.len()) && !self.ahead {
             return;
         }
         let new = generated[self.known.unwrap_or(0)..].to_vec();
         self.known = Some(generated.len());
         self.begin_round(Command::Follow(new));
+    }
+
+    /// Orders the set after the unread token that follows the generated ones; `false` if that set
+    /// depends on the unread token, or finding it takes long.
+    pub(crate) fn order_ahead(&mut self, generated: &[u32]) -> bool {
+        if !self.workers.are_inline() {
+            return false;
+        }
+        self.follow(generated);
+        self.begin_round(Command::MasksAhead);
+        (self.ordered, self.ahead) = (true, true);
+        self.strand.wait(|answers| answers.known_ahead.take())
     }
 
     /// At most `max` tokens that must come next.
@@ -94,7 +108,7 @@ impl SequenceMasks {
 
     fn begin_round(&mut self, command: Command) {
         self.strand.begin_round();
-        self.ordered = false;
+        (self.ordered, self.ahead) = (false, false);
         self.post(command);
     }
 

@@ -16,6 +16,8 @@ pub(crate) enum Command {
     Forced(usize),
     Draft(Vec<u32>),
     Masks,
+    /// The masks of the step after the one that samples the next token.
+    MasksAhead,
 }
 
 pub(crate) struct Strand {
@@ -40,6 +42,8 @@ pub(crate) struct Answers {
     round: usize,
     pub forced: Option<Vec<u32>>,
     pub drafted: Option<usize>,
+    /// Whether the masks are known ahead.
+    pub known_ahead: Option<bool>,
     /// With the time that they took.
     pub masks: Option<(Masks, Duration)>,
 }
@@ -106,6 +110,14 @@ impl Strand {
                 let started = Instant::now();
                 let masks = follower.masks();
                 self.put(round, |answers| answers.masks = Some((masks, started.elapsed())));
+            }
+            Command::MasksAhead => {
+                let set = follower.after_next();
+                self.put(round, |answers| {
+                    answers.known_ahead = Some(set.is_some());
+                    let masks = set.map(|set| Masks { sets: vec![set], error: None });
+                    answers.masks = masks.map(|masks| (masks, Duration::ZERO));
+                });
             }
         }
     }

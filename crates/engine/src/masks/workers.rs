@@ -29,6 +29,11 @@ impl MaskWorkers {
         MaskWorkers { queue: None }
     }
 
+    /// Whether commands run where they are posted.
+    pub(crate) fn are_inline(&self) -> bool {
+        self.queue.is_none()
+    }
+
     pub(crate) fn with_threads(threads: usize) -> MaskWorkers {
         let (queue, strands) = mpsc::channel::<Arc<Strand>>();
         let strands = Arc::new(Mutex::new(strands));

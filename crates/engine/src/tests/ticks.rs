@@ -1,6 +1,8 @@
 //! Ticks of the engine loop, one by one: admission, preemption, ends of sequences, and recovery
 //! from panics.
 
+mod limited;
+
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -28,21 +30,23 @@ type Running = (RequestHandle, Receiver<Event>);
 
 impl Rig {
     fn new(golden: &str, options: Options, memory: Memory, drafters: Vec<Box<dyn Drafter>>) -> Rig {
-        Rig::faulty(golden, options, memory, drafters, None)
+        Rig::faulty(golden, options, memory, drafters, None, PANIC)
     }
 
-    /// Building the step with the number `panics_at` panics.
+    /// Building the step with the number `panics_at` panics with a message.
     fn faulty(
         golden: &str,
         options: Options,
         memory: Memory,
         drafters: Vec<Box<dyn Drafter>>,
         panics_at: Option<usize>,
+        message: &'static str,
     ) -> Rig {
         let types = Types { activations: Some(Dtype::Float32), weights: None };
         let model = Faulty {
             model: load_golden(golden, types),
             panics_at: Cell::new(panics_at),
+            message,
             steps: Cell::new(0),
         };
         let options = Options { prefill_chunk: 16, memory_limit: memory.limit, ..options };
@@ -403,7 +407,7 @@ fn panic_while_sequences_restart_fails_one_of_them() {
     good.finish();
     let expected: Vec<_> = running.iter().map(tokens).collect();
 
-    let mut rig = Rig::faulty("qwen3_5-hub", options(), Memory::default(), vec![], Some(3));
+    let mut rig = Rig::faulty("qwen3_5-hub", options(), Memory::default(), vec![], Some(3), PANIC);
     fault::panic_at("restart", 1, 1);
     let running: Vec<_> = requests().map(|request| rig.submit(request)).collect();
     rig.tick();

@@ -38,6 +38,7 @@ fn schedule(golden: &str, load: impl Fn(Options) -> Engine, seed: u64, cold: &En
         max_batch: random.choose(&[1, 3, 8]),
         prefix_cache_bytes: random.choose(&[30_000, 200_000, 1 << 30, 1 << 30]),
         snapshot_interval: random.choose(&[0, 32, 500]),
+        queue_ahead: random.choose(&[None, Some(true)]),
         ..Options::default()
     };
     let engine = load(options.clone());

@@ -251,6 +251,11 @@ fn steps(text: &mut Text, metrics: &Metrics) {
     let counters = [
         ("lanner_step_sequences_total", "Sequences, summed over steps.", &metrics.step_rows),
         ("lanner_step_tokens_total", "Tokens, drafts included, summed over steps.", &metrics.step_tokens),
+        (
+            "lanner_steps_queued_ahead_total",
+            "Steps that were queued before the one before them was read.",
+            &metrics.queued_steps,
+        ),
         ("lanner_step_failures_total", "Steps that failed.", &metrics.failed_steps),
         (
             "lanner_preemptions_total",

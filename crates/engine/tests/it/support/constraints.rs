@@ -1,4 +1,5 @@
-//! A constraint whose sets depend on every token so far, and which sometimes forces tokens.
+//! Constraints whose sets depend on the tokens so far, and which sometimes force tokens: one that
+//! needs every token, and one whose sets are mostly known a token ahead.
 
 use std::sync::Arc;
 
@@ -71,5 +72,103 @@ impl ConstraintState for Winds {
             at = Winds::after(at, token);
         }
         Ok(tokens)
+    }
+}
+
+/// Limits blocks of tokens as thinking is limited: a block lasts [`BLOCK`] tokens, or one token
+/// more than a multiple of five; two forced tokens close it, and two free ones follow.
+#[derive(Debug)]
+pub(crate) struct Limited;
+
+const BLOCK: usize = 6;
+/// May not come in a block.
+const NEVER: [u32; 2] = [33, 77];
+const CLOSING: [u32; 2] = [41, 42];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Block { tokens: usize, is_cut: bool },
+    Closing(usize),
+    Free(usize),
+}
+
+/// The part before the first token and after each of them.
+struct Parts(Vec<Part>);
+
+pub(crate) fn limited() -> Option<Arc<dyn Constraint>> {
+    Some(Arc::new(Limited))
+}
+
+impl Constraint for Limited {
+    fn start(&self) -> Box<dyn ConstraintState> {
+        Box::new(Parts(vec![Part::Block { tokens: 0, is_cut: false }]))
+    }
+
+    fn is_light(&self) -> bool {
+        true
+    }
+}
+
+impl Part {
+    fn allows(self, token: u32) -> bool {
+        match self {
+            Part::Block { .. } => token < 250 && !NEVER.contains(&token),
+            Part::Closing(come) => token == CLOSING[come],
+            Part::Free(_) => true,
+        }
+    }
+
+    fn after(self, token: u32) -> Part {
+        match self {
+            Part::Block { tokens, is_cut } if is_cut || tokens + 1 == BLOCK => Part::Closing(0),
+            Part::Block { tokens, .. } => Part::Block { tokens: tokens + 1, is_cut: token.is_multiple_of(5) },
+            Part::Closing(0) => Part::Closing(1),
+            Part::Closing(_) => Part::Free(0),
+            Part::Free(0) => Part::Free(1),
+            Part::Free(_) => Part::Block { tokens: 0, is_cut: false },
+        }
+    }
+
+    fn allowed(self) -> TokenSet {
+        match self {
+            Part::Free(_) => TokenSet::all(),
+            _ => TokenSet::of(250, (0..250).filter(|id| self.allows(*id))),
+        }
+    }
+}
+
+impl Parts {
+    fn last(&self) -> Part {
+        self.0[self.0.len() - 1]
+    }
+}
+
+impl ConstraintState for Parts {
+    fn push(&mut self, token: u32) -> Result<bool, String> {
+        let (part, allowed) = (self.last(), self.last().allows(token));
+        self.0.extend(allowed.then(|| part.after(token)));
+        Ok(allowed)
+    }
+
+    fn rewind(&mut self, tokens: usize) -> Result<(), String> {
+        assert!(tokens < self.0.len(), "more is rewound than was pushed");
+        self.0.truncate(self.0.len() - tokens);
+        Ok(())
+    }
+
+    fn allowed(&mut self) -> Result<TokenSet, String> {
+        Ok(self.last().allowed())
+    }
+
+    fn forced(&mut self, max: usize) -> Result<Vec<u32>, String> {
+        let come = if let Part::Closing(come) = self.last() { come } else { CLOSING.len() };
+        Ok(CLOSING[come..].iter().copied().take(max).collect())
+    }
+
+    fn allowed_after_next(&mut self) -> Result<Option<TokenSet>, String> {
+        // As thinking may end with its last token, that is waited for.
+        let is_last = |tokens: usize, is_cut: bool| is_cut || tokens + 1 == BLOCK;
+        let depends = matches!(self.last(), Part::Block { tokens, is_cut } if is_last(tokens, is_cut));
+        Ok((!depends).then(|| self.last().after(1).allowed()))
     }
 }

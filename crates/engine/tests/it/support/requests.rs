@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Receiver};
 
 use lanner_engine::*;
 
-use super::constraints::winding;
+use super::constraints::{limited, winding};
 
 const VOCABULARY: u64 = 250;
 
@@ -116,6 +116,10 @@ pub(crate) fn any_request(random: &mut Random, before: &[Vec<u32>]) -> Request {
     // Tiny models repeat themselves, so that there is something to look up.
     let lookup = Speculate::Fixed { drafter: "ngram".into(), depth: Some(random.below(7) + 1) };
     let speculation = [None, Some(Speculate::Off), Some(lookup)][random.below(3)].clone();
-    let constraint = if random.one_in(4) { winding() } else { None };
+    let constraint = match random.below(8) {
+        0 => winding(),
+        1 | 2 => limited(),
+        _ => None,
+    };
     Request { cache_breakpoints, sampling, logits, speculation, constraint, ..request(prompt, max_tokens) }
 }
