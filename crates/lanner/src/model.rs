@@ -1,6 +1,7 @@
 //! An opened model: an engine with its tokenizer and chat template, which turn text into prompts
 //! and tokens into text.
 
+mod answer;
 mod thinking;
 
 use std::{
@@ -9,15 +10,16 @@ use std::{
 };
 
 use chat::{
-    DecodeOptions, Decoder, FillInMiddle, Markers, RenderInput, Template, TextOffsets, Tokenizer,
-    ToolOptions,
+    FillInMiddle, Markers, RenderInput, Template, TextOffsets, Tokenizer, ToolOptions,
     grammar::{Grammars, ReasoningStart, Source, Start, Trigger},
-    thinking::{ThinkingRule, last_user_text},
+    thinking::{ThinkingRule, harmony, last_user_text},
     tools::{self, Dialect, InvalidTools, ToolSet},
     volatile_lines,
 };
 use engine::{Constraint, Engine, Pooling, Request};
 use serde_json::{Map, Value};
+
+pub use self::answer::AnswerParams;
 
 use crate::{
     cache_breakpoints::{CacheBreakpoints, Rendered},
@@ -27,7 +29,7 @@ use crate::{
     loading::{self, OpenError, Opened},
     sampling::{self, Overrides},
     source::{ModelLocation, Source as ModelSource},
-    thinking::{AnswerLimits, ThinkingDecision, ThinkingDefaults},
+    thinking::{ThinkingDecision, ThinkingDefaults},
 };
 
 pub struct Model {
@@ -80,6 +82,8 @@ pub struct Prompt {
     starts_in_reasoning: bool,
     /// Whether the prompt has already closed the reasoning.
     reasoning_ended: bool,
+    /// Whether the answer begins with the header of a channel, as gpt-oss writes it.
+    begins_with_channel: bool,
     /// Whether the answer thinks; `None`: the model cannot.
     pub thinking: Option<ThinkingDecision>,
     /// The last user's turn, which tells the task.
@@ -117,7 +121,8 @@ impl Model {
         let ModelSource { name, alias, location } = source;
         let model = Model::new(name, engine, tokenizer, template);
         let tool_dialect = config.tool_dialect.or(model.tool_dialect);
-        let (volatile_prefix, thinking) = (config.volatile_prefix, config.thinking.clone());
+        let volatile_prefix = config.volatile_prefix;
+        let thinking = config.thinking.defaults(&location, &config.hub);
         Ok(Model {
             alias,
             location: Some(location),
@@ -177,12 +182,14 @@ impl Model {
         let ended = reasoning.as_ref().is_some_and(|markers| text.trim_end().ends_with(&markers.close));
         let by_template = ThinkingDecision { enabled: !ended, rule: ThinkingRule::Template };
         let thinking = self.can_think().then(|| decision.unwrap_or(by_template));
+        let writes_channels = self.tool_dialect == Some(Dialect::Harmony);
         Ok(Prompt {
             ids,
             cache_breakpoints,
             reasoning,
             starts_in_reasoning: inside,
             reasoning_ended: ended,
+            begins_with_channel: writes_channels && text.ends_with(harmony::BEGIN),
             thinking,
             user_text: last_user_text(&conversation.messages),
         })
@@ -266,46 +273,6 @@ impl Model {
         overrides.request(ids, self.engine.info())
     }
 
-    /// A decoder of the answer; with a grammar, the arguments of tool calls are passed on as they
-    /// arrive.
-    ///
-    /// # Errors
-    /// A stop string is empty, or the model has no syntax for tool calls.
-    pub fn decoder(
-        &self,
-        prompt: &Prompt,
-        stop: Vec<String>,
-        tools: Option<&Arc<ToolSet>>,
-        with_grammar: bool,
-    ) -> Result<Decoder, PromptError> {
-        self.limited_decoder(prompt, stop, tools, with_grammar, &AnswerLimits::default())
-    }
-
-    /// [`decoder`](Model::decoder) of an answer that also ends at its own limits.
-    ///
-    /// # Errors
-    /// As [`decoder`](Model::decoder).
-    pub fn limited_decoder(
-        &self,
-        prompt: &Prompt,
-        stop: Vec<String>,
-        tools: Option<&Arc<ToolSet>>,
-        with_grammar: bool,
-        limits: &AnswerLimits,
-    ) -> Result<Decoder, PromptError> {
-        let options = DecodeOptions {
-            stop,
-            reasoning: prompt.reasoning.clone(),
-            starts_in_reasoning: prompt.starts_in_reasoning,
-            tools: self.tool_options(tools, with_grammar)?,
-            thinking: limits.thinking.clone(),
-            max_answer_tokens: limits.max_answer_tokens,
-            stop_repetition: limits.stop_repetition,
-            ..DecodeOptions::default()
-        };
-        Ok(Decoder::new(self.tokenizer.clone(), options)?)
-    }
-
     fn tool_options(
         &self,
         tools: Option<&Arc<ToolSet>>,
@@ -353,6 +320,24 @@ impl Model {
 
     fn dialect(&self) -> Result<Dialect, PromptError> {
         self.tool_dialect.ok_or_else(|| PromptError::NoToolDialect(self.name.clone()))
+    }
+
+    /// Keeps the content of an answer in this format.
+    ///
+    /// # Errors
+    /// The format cannot be honoured.
+    pub fn format_constraint(
+        &self,
+        prompt: &Prompt,
+        format: &Source,
+    ) -> Result<Arc<dyn Constraint>, PromptError> {
+        match prompt.begins_with_channel {
+            true => {
+                let source = tools::in_final_channel(format, &*self.grammars()?)?;
+                self.constraint(prompt, &source, vec![])
+            }
+            false => self.constraint(prompt, format, vec![]),
+        }
     }
 
     /// The constraint on the content of an answer: from its start, or from the first of the
@@ -472,6 +457,7 @@ impl Prompt {
             reasoning: None,
             starts_in_reasoning: false,
             reasoning_ended: false,
+            begins_with_channel: false,
             thinking: None,
             user_text: String::new(),
         }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
-    /// Most new tokens [default: the rest of the context].
+    /// Most tokens of the answer, without its thinking [default: the rest of the context].
     #[arg(long, value_name = "TOKENS")]
     pub max_tokens: Option<usize>,
     /// Temperature, at most 100; 0 always takes the most likely token.

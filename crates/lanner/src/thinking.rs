@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use chat::thinking::{Next, Task, TaskKind, ThinkingLimit, ThinkingRule, ThinkingTracker};
+use clap::ValueEnum;
 use engine::{Constraint, ConstraintState, TokenSet};
+use serde::Deserialize;
 
 /// Most tokens of thinking, unless a flag or a request says otherwise.
 pub const DEFAULT_BUDGET: usize = 32_768;
@@ -18,8 +20,23 @@ const MAX_RESERVE: usize = 1024;
 pub struct ThinkingDefaults {
     pub budget: usize,
     pub escape: Escape,
-    /// Whether rules decide for requests that do not say whether to think; else the template does.
-    pub auto: bool,
+    /// Who decides for requests that do not say whether to think.
+    pub choice: ThinkingChoice,
+}
+
+/// Who decides whether an answer thinks if its request does not say so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ThinkingChoice {
+    /// The chat template does.
+    #[default]
+    Template,
+    /// The rules in docs/thinking.md do.
+    Auto,
+    /// It thinks.
+    On,
+    /// It does not.
+    Off,
 }
 
 /// What a request says of its thinking, besides whether it thinks.
@@ -64,7 +81,7 @@ pub struct AnswerLimits {
 
 impl Default for ThinkingDefaults {
     fn default() -> ThinkingDefaults {
-        ThinkingDefaults { budget: DEFAULT_BUDGET, escape: Escape::On, auto: false }
+        ThinkingDefaults { budget: DEFAULT_BUDGET, escape: Escape::On, choice: ThinkingChoice::Template }
     }
 }
 
@@ -125,6 +142,17 @@ struct LimitedState {
     vocab_size: usize,
 }
 
+impl LimitedState {
+    /// The tokens that the thinking allows.
+    fn set(&self, next: Next) -> TokenSet {
+        match next {
+            Next::Forced([first, ..]) => TokenSet::of(self.vocab_size, [*first]),
+            Next::NoEnd => self.no_end.clone(),
+            Next::Any | Next::Forced([]) => TokenSet::all(),
+        }
+    }
+}
+
 impl Constraint for LimitedThinking {
     fn start(&self) -> Box<dyn ConstraintState> {
         Box::new(LimitedState {
@@ -162,12 +190,14 @@ impl ConstraintState for LimitedState {
     }
 
     fn allowed(&mut self) -> Result<TokenSet, String> {
-        if let Next::Forced([first, ..]) = self.tracker.next() {
-            return Ok(TokenSet::of(self.vocab_size, [*first]));
+        let own = self.set(self.tracker.next());
+        match &mut self.inner {
+            Some(inner) if !matches!(self.tracker.next(), Next::Forced(_)) => {
+                let answer = inner.allowed()?;
+                Ok(if answer == TokenSet::all() { own } else { answer })
+            }
+            _ => Ok(own),
         }
-        let answer = self.inner.as_mut().map_or(Ok(TokenSet::all()), |inner| inner.allowed())?;
-        let is_free = self.tracker.next() == Next::NoEnd && answer == TokenSet::all();
-        Ok(if is_free { self.no_end.clone() } else { answer })
     }
 
     fn forced(&mut self, max: usize) -> Result<Vec<u32>, String> {
@@ -175,5 +205,11 @@ impl ConstraintState for LimitedState {
             Next::Forced(tokens) => Ok(tokens.iter().copied().take(max).collect()),
             Next::Any | Next::NoEnd => self.inner.as_mut().map_or(Ok(vec![]), |inner| inner.forced(max)),
         }
+    }
+
+    fn allowed_after_next(&mut self) -> Result<Option<TokenSet>, String> {
+        // What a constraint of the answer allows depends on every token.
+        let next = self.tracker.after_next().filter(|_| self.inner.is_none());
+        Ok(next.map(|next| self.set(next)))
     }
 }

@@ -16,6 +16,8 @@ pub enum ThinkingRule {
     ShortQuestion,
     /// No other rule applies.
     Otherwise,
+    /// The server's or the model's setting.
+    Default,
     /// Nothing says so, and the chat template has a default.
     Template,
 }
@@ -45,6 +47,7 @@ impl ThinkingRule {
             ThinkingRule::Needle => "needle",
             ThinkingRule::ShortQuestion => "short_question",
             ThinkingRule::Otherwise => "otherwise",
+            ThinkingRule::Default => "default",
             ThinkingRule::Template => "template",
         }
     }

@@ -24,13 +24,18 @@ pub struct ThinkingOptions {
     pub closing: String,
     /// The tokens that end an answer; within thinking they may not come.
     pub eos_ids: Vec<u32>,
+    /// Whether nothing else constrains the answer. Then it has at least one token.
+    pub free_answer: bool,
 }
 
 /// The limit on the thinking of answers to one prompt.
 ///
-/// Thinking is closed where its budget is spent or where it [repeats itself](Repetition). What
-/// closes it are tokens that must come next: the transition and the closing marker. They follow
-/// from the tokens before them alone. A character that is begun is completed first.
+/// Thinking is closed where its budget is spent, or one token after it began to [repeat
+/// itself](Repetition). What closes it are tokens that must come next: the transition and the
+/// closing marker. They follow from the tokens before them alone. A character that is begun is
+/// completed first.
+///
+/// So what may come next is nearly always known [one token ahead](ThinkingTracker::after_next).
 #[derive(Debug)]
 pub struct ThinkingLimit {
     tokenizer: Arc<Tokenizer>,
@@ -85,6 +90,8 @@ enum Phase {
     Inside,
     /// This many closing tokens have come.
     Closing(usize),
+    /// Thinking has just ended.
+    Ended,
     Outside,
 }
 
@@ -145,10 +152,10 @@ impl ThinkingTracker {
             Phase::Start => self.open(token),
             Phase::Inside => self.think(token),
             Phase::Closing(come) if come + 1 == self.limit.closing.len() => {
-                self.state.phase = Phase::Outside;
+                self.state.phase = Phase::Ended;
             }
             Phase::Closing(come) => self.state.phase = Phase::Closing(come + 1),
-            Phase::Outside => {}
+            Phase::Ended | Phase::Outside => self.state.phase = Phase::Outside,
         }
         true
     }
@@ -168,8 +175,31 @@ impl ThinkingTracker {
         match self.state.phase {
             Phase::Closing(come) => Next::Forced(&self.limit.closing[come..]),
             Phase::Inside => Next::NoEnd,
+            Phase::Ended => self.first(),
             Phase::Start | Phase::Outside => Next::Any,
         }
+    }
+
+    /// The tokens that may come after the next one, if they are the same whatever that is.
+    pub fn after_next(&self) -> Option<Next<'_>> {
+        let ThinkingOptions { budget, free_answer, .. } = self.limit.options;
+        match self.state.phase {
+            Phase::Start => None,
+            // The token may close the thinking, or begin a character that has to be completed.
+            Phase::Inside if self.state.cut.is_some() || self.state.tokens + 1 >= budget => None,
+            // The token may close the thinking: then the answer begins with the one after it.
+            Phase::Inside => free_answer.then_some(Next::NoEnd),
+            Phase::Closing(come) => Some(match &self.limit.closing[come + 1..] {
+                [] => self.first(),
+                rest => Next::Forced(rest),
+            }),
+            Phase::Ended | Phase::Outside => Some(Next::Any),
+        }
+    }
+
+    /// The tokens that may begin the answer after the thinking.
+    fn first(&self) -> Next<'_> {
+        if self.limit.options.free_answer { Next::NoEnd } else { Next::Any }
     }
 
     /// Why the thinking was cut; `None`: it was not.
@@ -200,12 +230,14 @@ impl ThinkingTracker {
 
     fn think(&mut self, token: u32) {
         self.state.tokens += 1;
-        if self.repetition.push(token) && self.state.cut.is_none() {
-            self.state.cut = Some(Cut::Repetition);
-        }
+        let repeats = self.repetition.push(token);
         let text = self.limit.tokenizer.token_bytes(token);
         self.read(&text);
         self.cut_if_spent();
+        // It is closed after the next token, which may be computed already.
+        if repeats && self.state.phase == Phase::Inside {
+            self.state.cut = self.state.cut.or(Some(Cut::Repetition));
+        }
     }
 
     /// Looks for the closing marker.
@@ -214,7 +246,7 @@ impl ThinkingTracker {
         let tail = &mut self.state.tail;
         tail.extend(text);
         if tail.windows(close.len()).any(|window| window == close) {
-            self.state = State { phase: Phase::Outside, tail: vec![], ..self.state };
+            self.state = State { phase: Phase::Ended, tail: vec![], ..self.state };
         } else {
             tail.drain(..tail.len().saturating_sub(close.len().max(4) - 1));
         }

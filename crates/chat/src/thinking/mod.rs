@@ -12,10 +12,14 @@ pub use task::{Task, TaskKind, sentences};
 
 /// The channels of gpt-oss, as markers of its thinking.
 pub mod harmony {
+    /// The end of a prompt, before the channel of the answer.
+    pub const BEGIN: &str = "<|start|>assistant";
     /// Opens the thinking.
     pub const OPEN: &str = "<|channel|>analysis<|message|>";
     /// Closes it.
     pub const CLOSE: &str = "<|end|>";
     /// Closes it and begins the answer.
-    pub const TRANSITION: &str = "<|end|><|start|>assistant<|channel|>final<|message|>";
+    pub const TO_ANSWER: &str = "<|end|><|start|>assistant<|channel|>final<|message|>";
+    /// Closes it and begins a call of a tool, or a text before one.
+    pub const TO_CALL: &str = "<|end|><|start|>assistant<|channel|>commentary";
 }

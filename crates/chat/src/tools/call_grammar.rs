@@ -240,7 +240,12 @@ impl<'a> Lark<'a> {
         let optional = grammar.optional_start.map(|text| format!("({})?", self.literal(&text)));
         let text = |text: &str| if text.is_empty() { String::new() } else { self.literal(text) };
         let start = [optional.unwrap_or_default(), text(&grammar.open), calls, text(&grammar.close)];
-        Ok(format!("start: {preamble} {}\n{}\n", start.join(" "), self.rules.join("\n")))
+        Ok(self.with_start(&format!("{preamble} {}", start.join(" "))))
+    }
+
+    /// The whole grammar.
+    pub(super) fn with_start(&self, start: &str) -> String {
+        format!("start: {start}\n{}\n", self.rules.join("\n"))
     }
 
     fn part(&mut self, part: Part) -> Result<String, InvalidTools> {

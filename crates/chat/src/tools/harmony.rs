@@ -91,11 +91,16 @@ fn grammar(tools: &ToolSet) -> std::result::Result<CallGrammar, InvalidTools> {
     Ok(grammar)
 }
 
-/// Text before the recipient in a reply that must be a call: reasoning, perhaps, and the channel.
-pub(super) fn preamble(lark: &mut Lark) -> std::result::Result<String, InvalidTools> {
+/// The channel of calls, before the recipient.
+pub(super) const COMMENTARY: &str = "<|channel|>commentary";
+/// The channel of answers.
+pub(super) const FINAL: &str = "<|channel|>final<|message|>";
+
+/// A reply's text before a call or an answer that must come: reasoning, perhaps, and the channel.
+pub(super) fn preamble(lark: &mut Lark, channel: &str) -> std::result::Result<String, InvalidTools> {
     let reasoning = lark.text(&json!({}), END)?;
-    let [analysis, next, commentary] =
-        [format!("{CHANNEL}analysis{MESSAGE}"), format!("{START}assistant"), format!("{CHANNEL}commentary")]
-            .map(|text| lark.literal(&text));
-    Ok(format!("({analysis} {reasoning} {next})? {commentary}"))
+    let analysis = format!("{CHANNEL}analysis{MESSAGE}");
+    let [analysis, next, channel] =
+        [&*analysis, &*format!("{START}assistant"), channel].map(|text| lark.literal(text));
+    Ok(format!("({analysis} {reasoning} {next})? {channel}"))
 }

@@ -26,7 +26,7 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 
-pub use compile::grammar;
+pub use compile::{grammar, in_final_channel};
 pub use definition::{InvalidTools, Tool, ToolSet};
 pub use dialect::Dialect;
 pub(crate) use parser::ToolParser;

@@ -1,5 +1,6 @@
 //! Parses replies at every split, and random calls in every dialect.
 
+mod channels;
 mod grammars;
 mod templates;
 mod written;

@@ -24,6 +24,7 @@ fn limit(markers: Markers, inside: bool, budget: usize) -> Arc<ThinkingLimit> {
         transition: "Enough.".into(),
         closing,
         eos_ids: vec![eos()],
+        free_answer: true,
     };
     ThinkingLimit::new(tokenizer(), options).unwrap()
 }
@@ -96,15 +97,51 @@ fn loop_closes_thinking() {
         assert!(tracker.push(tokens.next().unwrap()));
         count += 1;
     }
-    assert_eq!((tracker.cut(), count), (Some(Cut::Repetition), 96));
+    assert_eq!((tracker.cut(), count), (Some(Cut::Repetition), 97), "one token after it is found");
     close(&mut tracker);
+}
+
+#[test]
+fn loop_of_any_period_closes_thinking() {
+    let letters = bytes("abcdefghijklmnopqrstuvwxyz0123456789");
+    let mut random = 1u64;
+    for period in 1..=512usize {
+        let mut letter = || {
+            random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+            letters[(random >> 33) as usize % letters.len()]
+        };
+        let block: Vec<u32> = (0..period).map(|_| letter()).collect();
+        let mut tracker = limit(Markers::default(), true, 10_000).start();
+        let allows = |token: &&u32| tracker.next() == Next::NoEnd && tracker.push(**token);
+        let count = block.iter().cycle().take_while(allows).count();
+        // With long periods, enough tokens are stale before the fourth block ends.
+        let latest = (4 * period).max(96) + 1;
+        assert!(count <= latest && count > 3 * period, "period {period}: {count} tokens of {latest}");
+        assert_eq!(tracker.cut(), Some(Cut::Repetition), "period {period}");
+    }
 }
 
 #[test]
 fn marker_that_the_model_writes_itself_is_no_cut() {
     let mut tracker = limit(Markers::default(), true, 10).start();
     push_all(&mut tracker, &bytes("ab</think>"));
+    assert_eq!((tracker.next(), tracker.cut()), (Next::NoEnd, None), "the answer is not empty");
+    push_all(&mut tracker, &bytes("x"));
     assert_eq!((tracker.next(), tracker.cut()), (Next::Any, None));
+}
+
+#[test]
+fn thinking_that_is_closed_right_after_a_loop_was_found_is_not_cut() {
+    let mut tracker = limit(one_byte("~"), true, 10_000).start();
+    push_all(&mut tracker, &bytes(&"Wait, no. ".repeat(10)[..96]));
+    assert_eq!(tracker.cut(), Some(Cut::Repetition));
+    push_all(&mut tracker, &bytes("~"));
+    assert_eq!((tracker.next(), tracker.cut()), (Next::NoEnd, None));
+}
+
+/// Markers of which the closing one is a single byte.
+fn one_byte(close: &str) -> Markers {
+    Markers { open: "<think>".into(), close: close.into() }
 }
 
 #[test]
@@ -124,8 +161,37 @@ fn markers() -> impl Strategy<Value = Markers> {
     })
 }
 
+/// What may come next, and the forced tokens.
+fn owned(next: Next) -> (bool, bool, Vec<u32>) {
+    let forced = if let Next::Forced(forced) = next { forced.to_vec() } else { vec![] };
+    (next == Next::Any, next == Next::NoEnd, forced)
+}
+
+#[test]
+fn what_may_come_is_known_a_token_ahead_except_where_thinking_may_be_cut() {
+    let mut tracker = limit(Markers::default(), false, 20).start();
+    let mut unknown = 0;
+    let mut count = |tracker: &ThinkingTracker| unknown += usize::from(tracker.after_next().is_none());
+    for token in bytes("<think>01234567890123456789") {
+        count(&tracker);
+        push_all(&mut tracker, &[token]);
+    }
+    while let Next::Forced(forced) = tracker.next() {
+        let next = forced[0];
+        count(&tracker);
+        assert!(tracker.push(next));
+    }
+    for token in bytes("Yes.") {
+        count(&tracker);
+        push_all(&mut tracker, &[token]);
+    }
+    // The opening marker has seven bytes, and the budget ends with one.
+    assert_eq!(unknown, 8);
+}
+
 proptest! {
-    /// Whatever the tokens are and however many are taken back, the state is that of the tokens.
+    /// Whatever the tokens are and however many are taken back, the state is that of the tokens,
+    /// and what was known of it a token ahead was right.
     #[test]
     fn rewound_tracker_equals_a_new_one(
         markers in markers(),
@@ -138,11 +204,13 @@ proptest! {
         let (mut tracker, mut pushed) = (limit.start(), vec![]);
         for (more, removed) in steps {
             for _ in 0..more {
+                let ahead = tracker.after_next().map(owned);
                 let next = match tracker.next() {
                     Next::Forced(forced) => forced[0],
                     _ => text.get(pushed.len()).copied().unwrap_or(bytes("x")[0]),
                 };
                 prop_assert!(tracker.push(next));
+                prop_assert!(ahead.is_none_or(|ahead| ahead == owned(tracker.next())));
                 pushed.push(next);
             }
             let removed = removed.min(pushed.len());

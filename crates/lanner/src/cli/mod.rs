@@ -4,6 +4,7 @@ mod bench;
 mod eval;
 mod model;
 mod server;
+mod thinking;
 mod values;
 
 use std::path::PathBuf;
@@ -15,14 +16,16 @@ pub use self::{
     eval::EvalArgs,
     model::{CacheArgs, Device, Dtype, ModelArgs, Precision, SpeculateArgs, VolatilePrefix, WhenFull},
     server::{RemoteArgs, ServerArgs},
+    thinking::ThinkingArgs,
     values::{Bytes, CorsOrigin, HostAddress, LogLevel, QuantizationMode, SpeculateArg},
 };
 use crate::sampling::SamplingArgs;
 
 /// An LLM inference engine on Apple's MLX.
 ///
-/// The flags of the groups Model, Cache, Server and Sampling may also be set in a TOML config file,
-/// in sections of these names. Flags override the environment, which overrides the file.
+/// The flags of the groups Model, Cache, Server, Thinking and Sampling may also be set in a TOML
+/// config file, in sections of these names; those of Thinking also for one model, in
+/// [models.NAME]. Flags override the environment, which overrides the file.
 #[derive(Debug, Parser)]
 #[command(name = "lanner", version, max_term_width = 100)]
 pub struct Cli {
@@ -257,6 +260,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub cache: CacheArgs,
     #[command(flatten)]
+    pub thinking: ThinkingArgs,
+    #[command(flatten)]
     pub server: ServerArgs,
 }
 
@@ -270,6 +275,8 @@ pub struct ChatArgs {
     pub cache: CacheArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub thinking: ThinkingArgs,
     #[command(flatten)]
     pub conversation: ConversationArgs,
 }
@@ -307,6 +314,8 @@ pub struct RunArgs {
     pub speculate: SpeculateArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub thinking: ThinkingArgs,
     #[command(flatten)]
     pub conversation: ConversationArgs,
 }
@@ -348,10 +357,10 @@ pub struct ConversationArgs {
     /// System message.
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
-    /// Ask the template for reasoning.
+    /// Ask the template for thinking, whatever --thinking says.
     #[arg(long, overrides_with = "no_think")]
     pub think: bool,
-    /// Ask the template for no reasoning.
+    /// Ask the template for no thinking.
     #[arg(long, overrides_with = "think")]
     pub no_think: bool,
 }

@@ -5,14 +5,11 @@ use std::{
     path::PathBuf,
 };
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Deserialize;
 
 use super::values::{CorsOrigin, HostAddress, ModelAlias, OneOrMany, ToolDialect};
-use crate::{
-    keep_alive::KeepAlive,
-    thinking::{Escape, ThinkingDefaults},
-};
+use crate::keep_alive::KeepAlive;
 
 /// Where to serve, to whom, and within which limits; `[server]` in the config file.
 #[derive(Debug, Default, Args, Deserialize)]
@@ -73,18 +70,6 @@ pub struct ServerArgs {
     /// [default: what its chat template and tokenizer show].
     #[arg(hide_short_help = true, long, env = "LANNER_TOOL_DIALECT", value_name = "NAME")]
     pub tool_dialect: Option<ToolDialect>,
-    /// Whether requests that do not say so think: `template` leaves it to the chat template, `auto`
-    /// decides by the rules in docs/thinking.md [default: template].
-    #[arg(long, env = "LANNER_THINKING", value_name = "auto|template")]
-    pub thinking: Option<ThinkingChoice>,
-    /// Most tokens of thinking before it is closed and the answer begins; requests may say
-    /// otherwise [default: 32768].
-    #[arg(long, env = "LANNER_MAX_THINKING_TOKENS", value_name = "TOKENS")]
-    pub max_thinking_tokens: Option<usize>,
-    /// The sentence that thinking which is cut ends with: `on` for one that fits the task, `off`
-    /// for none, or the sentence; requests may say otherwise [default: on].
-    #[arg(hide_short_help = true, long, env = "LANNER_THINKING_ESCAPE", value_name = "on|off|TEXT")]
-    pub thinking_escape: Option<String>,
     /// Turn off the routes that load and pull models and those of the prefix cache; requests then
     /// load no models either.
     #[arg(long)]
@@ -104,27 +89,6 @@ pub struct ServerArgs {
     /// Seconds after which a client that reads none of its response is disconnected [default: 60].
     #[arg(hide_short_help = true, long, value_name = "SECONDS")]
     pub write_timeout: Option<NonZeroU32>,
-}
-
-/// Who decides whether an answer thinks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum ThinkingChoice {
-    Auto,
-    Template,
-}
-
-impl ServerArgs {
-    /// The thinking of requests that do not say otherwise.
-    pub(crate) fn thinking(&self, file: &ServerArgs) -> ThinkingDefaults {
-        let defaults = ThinkingDefaults::default();
-        let escape = self.thinking_escape.as_deref().or(file.thinking_escape.as_deref());
-        ThinkingDefaults {
-            budget: self.max_thinking_tokens.or(file.max_thinking_tokens).unwrap_or(defaults.budget),
-            escape: escape.map_or(defaults.escape, Escape::from),
-            auto: self.thinking.or(file.thinking) == Some(ThinkingChoice::Auto),
-        }
-    }
 }
 
 /// A running server, for the commands that talk to one.

@@ -17,12 +17,13 @@ use crate::{
     conversation,
     generate::{ChoiceEvent, Finish, Generation},
     loading,
-    model::{Conversation, Model, Prompt, PromptError},
+    model::{AnswerParams, Conversation, Model, Prompt, PromptError},
     server::openai::{
         self,
         usage::{self, SpeculationUsage},
     },
     terminal::{Printer, PromptProgress},
+    thinking::ThinkingParams,
 };
 
 /// How the answer is printed.
@@ -47,11 +48,17 @@ pub fn run(model: &ModelConfig, config: RunConfig) -> Result<(), CommandError> {
 
 fn answer(model: &Model, prompt: RunInput, config: RunConfig, output: Output) -> Result<(), CommandError> {
     let prompt = prompt.encode(model)?;
-    let mut request = model.request(prompt.ids.clone(), &config.sampling);
-    request.ignore_eos = config.ignore_eos;
+    let params = AnswerParams {
+        overrides: &config.sampling,
+        thinking: &ThinkingParams::default(),
+        ignore_eos: config.ignore_eos,
+        stop: config.stop,
+        kind: None,
+        constraint: None,
+        tools: None,
+    };
+    let (mut request, decoder) = model.answer(&prompt, params)?;
     request.logits = config.dump_logits.is_some();
-    request.prompt_progress = true;
-    let decoder = model.decoder(&prompt, config.stop, None, false)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let started = Instant::now();

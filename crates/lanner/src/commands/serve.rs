@@ -65,7 +65,8 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     // Before the line with the address, after which callers may stop reading.
     say(format_args!("lanner: {}", memory_summary(server.engine().info(), machine::memory())));
     let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());
-    warning(&config, address).into_iter().chain(keys_warning(&config)).for_each(say);
+    let warnings = warning(&config, address).into_iter().chain(keys_warning(&config));
+    warnings.chain(models_warnings(model)).for_each(say);
     say(format_args!("lanner: serving {} on http://{address}/v1 (ready in {seconds:.2} s)", server.name()));
     let state = AppState::new(server, model.clone(), config.registry.clone());
     let result = runtime.block_on(server::serve(listener, state.clone(), &config));
@@ -98,6 +99,15 @@ fn warning(config: &ServeConfig, address: SocketAddr) -> Option<String> {
 fn keys_warning(config: &ServeConfig) -> Option<String> {
     let path = config.api_keys_file.as_deref().filter(|path| is_readable_by_others(path))?.display();
     Some(format!("lanner: warning: other users can read the API keys in {path}; run `chmod 600 {path}`"))
+}
+
+/// Settings of models that are not there may have a typing error.
+fn models_warnings(config: &ModelConfig) -> impl Iterator<Item = String> {
+    let unknown = config.thinking.unknown_models(&config.hub).into_iter();
+    unknown.map(|(name, error)| {
+        let reason = error.lines().next().unwrap_or_default().to_owned();
+        format!("lanner: warning: [models.{name}] in the config file has no effect: {reason}")
+    })
 }
 
 /// Runs work that may hang in a driver or on a device file; `false` if it has not ended in time.

@@ -11,9 +11,11 @@ mod model;
 mod paths;
 mod run;
 mod server;
+mod thinking;
 mod tools;
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -31,11 +33,12 @@ pub use self::{
     paths::{DataPath, PathsConfig},
     run::{ChatConfig, ConversationConfig, PromptText, RunConfig, RunPrompt},
     server::{MAX_CONNECTIONS, RegistryConfig, ServeConfig, ServerAddress, Timeouts},
+    thinking::ThinkingConfig,
     tools::{DiskCacheConfig, ModelsConfig, NgramConfig, QuantizeConfig, RmConfig, ShowConfig},
 };
 pub use crate::cli::CorsOrigin;
 use crate::{
-    cli::{CacheArgs, Cli, CliCommand, LogLevel, ModelArgs, NgramCommand, ServerArgs},
+    cli::{CacheArgs, Cli, CliCommand, LogLevel, ModelArgs, NgramCommand, ServerArgs, ThinkingArgs},
     hub::HubConfig,
     sampling::SamplingArgs,
 };
@@ -79,6 +82,9 @@ struct ConfigFile {
     cache: CacheArgs,
     server: ServerArgs,
     sampling: SamplingArgs,
+    thinking: ThinkingArgs,
+    /// By names that --model takes.
+    models: BTreeMap<String, ThinkingArgs>,
 }
 
 impl Config {
@@ -88,15 +94,15 @@ impl Config {
         let (file, color) = (ConfigFile::read(cli.global.config.as_deref())?, !cli.global.no_color);
         let hub = hub::resolve()?;
         let model = |args, file| ModelConfig::without_cache(args, file, hub.clone());
+        let thinking = |flags| ThinkingConfig { flags, models: file.models, file: file.thinking };
         let command = match cli.command {
             CliCommand::Serve(mut args) => {
                 args.model.speculate = args.speculate.speculate;
                 let default = Some(model::DISK_CACHE_BYTES);
                 let caches = model::caches(&args.cache, &file.cache, default)?;
                 let mut model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
-                model.thinking = args.server.thinking(&file.server);
-                let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
-                model.tool_dialect = dialect.map(|dialect| dialect.0);
+                model.thinking = thinking(args.thinking);
+                model.tool_dialect = args.server.tool_dialect.or(file.server.tool_dialect).map(|name| name.0);
                 Command::Serve(model, ServeConfig::new(args.server, file.server)?)
             }
             CliCommand::Chat(mut args) => {
@@ -109,12 +115,13 @@ impl Config {
                 };
                 let caches = model::caches(&args.cache, &file.cache, None)?;
                 let model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
-                Command::Chat(model, chat)
+                Command::Chat(ModelConfig { thinking: thinking(args.thinking), ..model }, chat)
             }
             CliCommand::Run(mut args) => {
                 args.model.speculate = args.speculate.speculate.take();
+                let thinking = thinking(std::mem::take(&mut args.thinking));
                 let (args, run) = RunConfig::new(args, file.sampling, color, &hub)?;
-                Command::Run(model(args, file.model), run)
+                Command::Run(ModelConfig { thinking, ..model(args, file.model) }, run)
             }
             CliCommand::Bench(args) => {
                 let (args, bench) = bench::resolve(args, &file.model)?;

@@ -4,12 +4,11 @@ use std::path::PathBuf;
 
 use chat::tools::Dialect;
 
-use super::{dirs::user_folder, error::ConfigError};
+use super::{dirs::user_folder, error::ConfigError, thinking::ThinkingConfig};
 use crate::{
     bench::machine,
     cli::{self, CacheArgs, ModelArgs, VolatilePrefix},
     hub::HubConfig,
-    thinking::ThinkingDefaults,
 };
 
 /// Default bounds of the prefix cache in memory.
@@ -25,7 +24,7 @@ pub struct ModelConfig {
     pub options: engine::Options,
     pub hub: HubConfig,
     pub volatile_prefix: VolatilePrefix,
-    pub thinking: ThinkingDefaults,
+    pub thinking: ThinkingConfig,
     /// `None`: what the model's template and tokenizer show.
     pub tool_dialect: Option<Dialect>,
     /// An n-gram table to draft from; [`crate::drafting`] opens it.
@@ -72,7 +71,7 @@ impl ModelConfig {
             options,
             hub,
             volatile_prefix: VolatilePrefix::default(),
-            thinking: ThinkingDefaults::default(),
+            thinking: ThinkingConfig::default(),
             tool_dialect: None,
             ngram_table: args.ngram_table.or(file.ngram_table),
             draft_model: args.draft_model.or(file.draft_model),

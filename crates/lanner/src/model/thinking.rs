@@ -10,10 +10,11 @@ use chat::{
 use serde_json::Value;
 
 use super::{Conversation, Model, Prompt, PromptError};
-use crate::thinking::{ThinkingDecision, ThinkingParams, thinking_room};
+use crate::thinking::{ThinkingChoice, ThinkingDecision, ThinkingParams, thinking_room};
 
-/// Variables by which chat templates turn thinking on: most families; DeepSeek, Kimi and Granite.
-const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
+/// Variables by which chat templates turn thinking on: most families; DeepSeek, Kimi and Granite;
+/// Command A.
+const SWITCHES: [&str; 3] = ["enable_thinking", "thinking", "reasoning"];
 
 impl Model {
     /// Whether the model thinks in any way.
@@ -28,13 +29,16 @@ impl Model {
     ) -> (Cow<'a, Conversation>, Option<ThinkingDecision>) {
         let (kwargs, messages) = (&conversation.kwargs, &conversation.messages);
         let said = SWITCHES.iter().find_map(|name| kwargs.get(*name).and_then(Value::as_bool));
-        let auto = || {
-            let by_rule = || thinking::auto(messages);
-            (conversation.auto_thinking || self.thinking.auto).then(by_rule)
+        let by_default = || match self.thinking.choice {
+            _ if conversation.auto_thinking => Some(thinking::auto(messages)),
+            ThinkingChoice::Auto => Some(thinking::auto(messages)),
+            ThinkingChoice::On => Some((true, ThinkingRule::Default)),
+            ThinkingChoice::Off => Some((false, ThinkingRule::Default)),
+            ThinkingChoice::Template => None,
         };
         let said = said.map(|enabled| (enabled, ThinkingRule::Request));
         let by_keyword = || thinking::keyword(messages).map(|enabled| (enabled, ThinkingRule::Keyword));
-        let decided = said.or_else(by_keyword).or_else(auto).filter(|_| self.can_think());
+        let decided = said.or_else(by_keyword).or_else(by_default).filter(|_| self.can_think());
         let Some((enabled, rule)) = decided else { return (Cow::Borrowed(conversation), None) };
         let mut conversation = conversation.clone();
         for name in SWITCHES {
@@ -44,15 +48,17 @@ impl Model {
     }
 
     /// The limit on the thinking of answers to a prompt, `room` tokens long with the answer;
-    /// `None`: they do not think. `kind` is the task, if the request's fields show it.
+    /// `None`: they do not think. `kind` is the task, if the request's fields show it; `has_tools`,
+    /// whether they may call tools.
     ///
     /// # Errors
     /// The tokenizer cannot encode the transition.
-    pub fn thinking_limit(
+    pub(super) fn thinking_limit(
         &self,
         prompt: &Prompt,
         params: &ThinkingParams,
         kind: Option<TaskKind>,
+        has_tools: bool,
         room: usize,
     ) -> Result<Option<Arc<ThinkingLimit>>, PromptError> {
         if prompt.reasoning_ended || prompt.thinking.is_none() {
@@ -61,9 +67,9 @@ impl Model {
         let harmony = || Markers { open: harmony::OPEN.into(), close: harmony::CLOSE.into() };
         let (markers, closing) = match &prompt.reasoning {
             Some(markers) => (markers.clone(), format!("\n{}", markers.close)),
-            // With a grammar the channel that follows is up to it.
-            None if kind.is_some() => return Ok(None),
-            None => (harmony(), harmony::TRANSITION.to_owned()),
+            // A message in the channel of calls may go to the user too.
+            None if has_tools => (harmony(), harmony::TO_CALL.to_owned()),
+            None => (harmony(), harmony::TO_ANSWER.to_owned()),
         };
         let escape = params.escape.as_ref().unwrap_or(&self.thinking.escape);
         let options = ThinkingOptions {
@@ -74,6 +80,7 @@ impl Model {
             transition: escape.transition(kind, &prompt.user_text),
             closing,
             eos_ids: self.engine.info().eos_ids.clone(),
+            free_answer: kind.is_none(),
         };
         Ok(Some(ThinkingLimit::new(self.tokenizer.clone(), options)?))
     }

@@ -137,8 +137,8 @@ fn docs_cli_md_matches_help() {
     let mut page = String::from(
         "# Command line\n\nWritten by `UPDATE_DOCS=1 cargo test -p lanner`; do not edit.\n\n\
          A config file:\n\n```toml\n[model]\npath = \"/models/owl\" # the flag is --model\n\n[cache]\nprefix-cache = \"4G\"\ndisk-cache = \"10G\"\n\n[server]\n\
-         port = 8080\nallow-host = [\"mac.local\"]\n\n[sampling] # of chat and run; the server takes them per request\n\
-         temperature = 0.7\n```\n\nWhat the server answers is in [api.md](api.md).\n",
+         port = 8080\nallow-host = [\"mac.local\"]\n\n[thinking]\nmax-thinking-tokens = 8192\n\n[models.qwen3-8b] # of [thinking], for one model\nthinking = \"auto\"\n\n\
+         [sampling] # of chat and run; the server takes them per request\ntemperature = 0.7\n```\n\nWhat the server answers is in [api.md](api.md).\n",
     );
     let mut root = Cli::command().term_width(100).mut_args(|arg| arg.hide_env_values(true));
     root.build();

@@ -48,5 +48,6 @@ mod structured_output;
 mod support;
 mod tenants;
 mod thinking;
+mod thinking_settings;
 mod tokens;
 mod tools;

@@ -139,8 +139,8 @@ fn loop_in_thinking_is_closed_and_the_answer_arrives() {
     for period in [1, 3, 16, 40] {
         let block = &THOUGHT[..period];
         let text = block.repeat(100);
-        // The detector needs four blocks, and 96 tokens.
-        let seen = (4 * period).max(96);
+        // The detector needs four blocks, and 96 tokens; one more may be computed already.
+        let seen = (4 * period).max(96) + 1;
         let server = writes(&["<think>", &text[..seen], "Yes."]);
         let answer = ask(&server, &json!({}));
         assert_eq!((answer.content.as_str(), &answer.reason), ("Yes.", &json!("stop")), "period {period}");
@@ -325,4 +325,59 @@ fn forced_loop_of_merlin_escapes_into_valid_json() {
         }
     }
     assert!(answers.iter().all(|answer| *answer == answers[0]), "batch and drafts change nothing");
+}
+
+#[test]
+fn thinking_of_gpt_oss_is_closed_into_the_channel_of_answers_or_calls() {
+    let template = "{#- <|channel|> -#}{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>\
+                    {% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}";
+    let tool = json!({ "type": "function", "function": { "name": "f", "parameters": { "type": "object" } } });
+    let call = " to=functions.f <|constrain|>json<|message|>{}<|call|>";
+    let sentences =
+        ["I now give the final answer.", "I now call a tool if one is needed, and answer otherwise."];
+    let channels = ["final<|message|>", "commentary"];
+    for (body, kind, rest, content) in [
+        (json!({}), 0, "Yes.", "Yes."),
+        (json!({ "tools": [tool] }), 1, "<|message|>No tool.", "No tool."),
+        (json!({ "tools": [tool] }), 1, call, ""),
+    ] {
+        // The script has the forced text too: some of it is in the text after it.
+        let expected = format!("{}\n\nI have thought enough. {}", &THOUGHT[..9], sentences[kind]);
+        let closing = format!("<|end|><|start|>assistant<|channel|>{}", channels[kind]);
+        let script = tokens(&["<|channel|>analysis<|message|>", &expected, &closing, rest].concat());
+        let setup = Setup { template, ..Setup::default() };
+        let server = setup.script(move |_: &Request, n| token(script.get(n).copied().unwrap_or(IM_END)));
+        let mut body = body;
+        body["max_thinking_tokens"] = json!(9);
+        let answer = ask(&server, &body);
+        assert_eq!((answer.reasoning.as_str(), answer.content.as_str()), (&*expected, content), "{body}");
+        assert_eq!(answer.usage["lanner"]["thinking"]["cut"], "budget");
+        assert_eq!(answer.reason, if content.is_empty() { "tool_calls" } else { "stop" }, "{body}");
+    }
+}
+
+#[test]
+fn turn_after_a_cut_reuses_the_state_of_the_sentence() {
+    let tool = json!({ "type": "function", "function": {
+        "name": "get_weather", "parameters": { "type": "object", "properties": { "city": { "type": "string" } },
+                                               "required": ["city"] } } });
+    let body = json!({ "messages": [{ "role": "user", "content": "What is the weather in Paris?" }],
+                       "tools": [tool], "tool_choice": "required", "enable_thinking": true, "temperature": 0,
+                       "max_thinking_tokens": 5, "max_tokens": 60 });
+    let warm = Setup::default().merlin();
+    let first = warm.chat(&body).json();
+    let message = &first["choices"][0]["message"];
+    assert_eq!(first["usage"]["lanner"]["thinking"]["cut"], "budget", "{first}");
+    let call = &message["tool_calls"][0];
+    let result = json!({ "role": "tool", "tool_call_id": call["id"], "content": "{\"sky\": \"clear\"}" });
+    let mut next = body.clone();
+    next["messages"].as_array_mut().unwrap().extend([message.clone(), result]);
+    next["tool_choice"] = json!("auto");
+    let [warm, cold] = [warm, Setup::default().merlin()].map(|server| server.chat(&next).json());
+    assert_eq!(warm["choices"][0]["message"]["content"], cold["choices"][0]["message"]["content"]);
+    let count = |answer: &Value, path: &str| answer.pointer(path).and_then(Value::as_u64).unwrap();
+    let cached = |answer: &Value| count(answer, "/usage/prompt_tokens_details/cached_tokens");
+    let reasoning = count(&first, "/usage/completion_tokens_details/reasoning_tokens");
+    let least = count(&first, "/usage/prompt_tokens") + reasoning;
+    assert!(cached(&warm) >= least && cached(&cold) == 0, "{} of {least}: {warm}", cached(&warm));
 }

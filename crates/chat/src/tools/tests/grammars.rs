@@ -11,12 +11,12 @@ use crate::{
     tools::{self, Dialect, ToolSet},
 };
 
-const EOS: u32 = 1;
+pub(super) const EOS: u32 = 1;
 const MAX_TOKENS: usize = 4_000;
 const TOKENIZER: &str = include_str!("../../../tests/data/byte_level/tokenizer.json");
 
 /// The tests' tokenizer; with the markers of a dialect as special tokens, or as plain text.
-fn tokenizer(dialect: Dialect, special: bool) -> Arc<Tokenizer> {
+pub(super) fn tokenizer(dialect: Dialect, special: bool) -> Arc<Tokenizer> {
     let mut json: Value = serde_json::from_str(TOKENIZER).unwrap();
     let first = 512;
     if special {
@@ -30,7 +30,7 @@ fn tokenizer(dialect: Dialect, special: bool) -> Arc<Tokenizer> {
     Arc::new(Tokenizer::from_bytes(json.to_string().as_bytes(), None).unwrap())
 }
 
-fn tools(choice: &Value, parallel: bool) -> Arc<ToolSet> {
+pub(super) fn tools(choice: &Value, parallel: bool) -> Arc<ToolSet> {
     let tool = |name: &str, parameters: Value| json!({ "type": "function", "function": { "name": name, "parameters": parameters } });
     let text = json!({ "type": "string", "maxLength": 6 });
     let all = json!({
@@ -198,7 +198,7 @@ fn check(dialect: Dialect, special: bool, tools: &Arc<ToolSet>, begins: Beginnin
 }
 
 /// The content and the calls of a reply.
-fn parsed(
+pub(super) fn parsed(
     tokenizer: &Arc<Tokenizer>,
     dialect: Dialect,
     tools: &Arc<ToolSet>,

@@ -16,9 +16,10 @@ use crate::{
     config::{ChatConfig, ModelConfig},
     conversation,
     generate::{ChoiceEvent, Generation, Reason},
-    model::Model,
+    model::{AnswerParams, Model},
     sampling::Overrides,
     terminal::{Printer, PromptProgress, say},
+    thinking::ThinkingParams,
 };
 
 /// # Errors
@@ -85,11 +86,16 @@ impl Session<'_> {
     /// `None`: stopped before any content.
     fn answer(&self) -> Result<Option<Value>, CommandError> {
         let prompt = self.model.chat_prompt(&conversation::prompt_for(self.messages(), self.think))?;
-        let mut request = self.model.request(prompt.ids.clone(), &self.sampling);
-        request.cache_breakpoints = prompt.cache_breakpoints.clone();
-        request.prompt_progress = true;
-        let decoder = self.model.decoder(&prompt, Vec::new(), None, false)?;
-        let generation = Generation::start(&self.model.engine, vec![(request, decoder)])?;
+        let params = AnswerParams {
+            overrides: &self.sampling,
+            thinking: &ThinkingParams::default(),
+            ignore_eos: false,
+            stop: vec![],
+            kind: None,
+            constraint: None,
+            tools: None,
+        };
+        let generation = Generation::start(&self.model.engine, vec![self.model.answer(&prompt, params)?])?;
         let progress = PromptProgress::new(prompt.ids.len());
         self.runtime.block_on(self.print(generation, progress))
     }

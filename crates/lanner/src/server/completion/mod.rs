@@ -39,9 +39,8 @@ use super::{
 };
 use crate::{
     generate::{ChoiceEvent, Generation},
-    model::{Model, Prompt, PromptError},
+    model::{AnswerParams, Model, Prompt, PromptError},
     sampling,
-    thinking::{self, AnswerLimits, ThinkingParams},
 };
 
 /// Most bytes of generated events buffered for a client that does not read.
@@ -282,7 +281,7 @@ fn constraints(
 ) -> Result<Vec<Option<Arc<dyn Constraint>>>, ApiError> {
     let constraint = |prompt: &Prompt| match (&params.format, &params.tools) {
         (Some(AnswerFormat { source, field }), None) => {
-            let constraint = model.constraint(prompt, source, vec![]);
+            let constraint = model.format_constraint(prompt, source);
             constraint.map(Some).map_err(|error| prompt_error(&error, field))
         }
         (format, Some(tools)) => {
@@ -303,66 +302,40 @@ fn requests<'a>(
     deadline: Option<Instant>,
 ) -> Result<Vec<(engine::Request, Decoder)>, PromptError> {
     let first = model.request(Vec::new(), &params.overrides).sampling.seed;
+    let kind = task_kind(params);
     type Prepared<'a> = (&'a Prompt, &'a Option<Arc<dyn Constraint>>);
     let choice = |(index, (prompt, constraint)): (usize, Prepared)| {
-        let mut request = model.request(prompt.ids.clone(), &params.overrides);
-        request.sampling.seed = first.wrapping_add(index as u64);
-        request.ignore_eos = params.ignore_eos;
-        request.stop_token_ids = params.stop_token_ids.clone();
-        let limits = answer_limits(model, prompt, params, request.max_tokens)?;
-        let info = model.engine.info();
-        request.constraint = match limits.thinking.clone() {
-            Some(limit) => {
-                Some(thinking::constraint(limit, constraint.clone(), info.vocab_size, &info.eos_ids))
-            }
-            None => constraint.clone(),
+        let answer = AnswerParams {
+            overrides: &params.overrides,
+            thinking: &params.thinking,
+            ignore_eos: params.ignore_eos,
+            stop: params.stop.clone(),
+            kind,
+            constraint: constraint.clone(),
+            tools: params.tools.as_ref(),
         };
-        if let (Some(thinking), Some(answer)) = (&limits.thinking, limits.max_answer_tokens) {
-            let room = params.room(&prompt.ids, info).max(answer);
-            request.max_tokens = answer.saturating_add(thinking.max_tokens()).min(room);
-        }
+        let (mut request, decoder) = model.answer(prompt, answer)?;
+        request.sampling.seed = first.wrapping_add(index as u64);
+        request.stop_token_ids = params.stop_token_ids.clone();
         request.logprobs = params.logprobs;
         request.prompt_logprobs = params.prompt_logprobs;
-        request.prompt_progress = true;
         (request.priority, request.deadline) = (params.priority, deadline);
         request.speculation = params.speculation.clone();
-        request.cache_breakpoints = prompt.cache_breakpoints.clone();
-        let tools = params.tools.as_ref();
-        let stop = params.stop.clone();
-        let decoder = model.limited_decoder(prompt, stop, tools, constraint.is_some(), &limits)?;
         Ok((request, decoder))
     };
     prompts.flat_map(|prompt| vec![prompt; params.n]).enumerate().map(choice).collect()
 }
 
-/// The limits of an answer whose engine request has `max_tokens`.
-fn answer_limits(
-    model: &Model,
-    prompt: &Prompt,
-    params: &GenerateParams,
-    max_tokens: usize,
-) -> Result<AnswerLimits, PromptError> {
-    let ThinkingParams { shares_max_tokens, stop_repetition, .. } = params.thinking;
-    // What goes on after the end of an answer has no answer to wait for.
-    if params.ignore_eos {
-        return Ok(AnswerLimits { stop_repetition, ..AnswerLimits::default() });
-    }
-    let max_answer_tokens = params.overrides.max_tokens.filter(|_| !shares_max_tokens);
-    let room = match max_answer_tokens {
-        Some(answer) => params.room(&prompt.ids, model.engine.info()).max(answer),
-        None => max_tokens,
-    };
-    let kind = match (&params.format, &params.tools) {
+/// The task that a request's fields show.
+fn task_kind(params: &GenerateParams) -> Option<TaskKind> {
+    match (&params.format, &params.tools) {
         (Some(AnswerFormat { source: Source::JsonSchema(_) | Source::JsonObject, .. }), _) => {
             Some(TaskKind::Json)
         }
         (Some(_), _) => Some(TaskKind::Format),
         (None, Some(_)) => Some(TaskKind::ToolCall),
         (None, None) => None,
-    };
-    let thinking = model.thinking_limit(prompt, &params.thinking, kind, room)?;
-    let max_answer_tokens = max_answer_tokens.filter(|_| thinking.is_some());
-    Ok(AnswerLimits { thinking, max_answer_tokens, stop_repetition })
+    }
 }
 
 /// Counts choices while they are generated, and texts while they are embedded, for /health.

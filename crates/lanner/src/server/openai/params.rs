@@ -70,11 +70,6 @@ pub struct GenerateParams {
 }
 
 impl GenerateParams {
-    /// Tokens that the context, and memory, leave after a prompt; at least one.
-    pub fn room(&self, prompt: &[u32], info: &ModelInfo) -> usize {
-        info.memory.most_tokens(info.context_length).saturating_sub(prompt.len()).max(1)
-    }
-
     /// Whether the same request always gets the same answer.
     pub fn is_repeatable(&self, info: &ModelInfo) -> bool {
         let sampling = self.overrides.sampling(&info.default_sampling);

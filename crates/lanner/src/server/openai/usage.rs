@@ -73,8 +73,8 @@ pub struct LannerUsage {
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub struct ThinkingUsage {
     pub enabled: bool,
-    /// The rule that decided: `request`, `keyword`, `needle`, `short_question`, `otherwise` or
-    /// `template`.
+    /// The rule that decided: `request`, `keyword`, `needle`, `short_question`, `otherwise`,
+    /// `default` or `template`.
     pub rule: &'static str,
     /// Most tokens of thinking; null if it has no limit.
     pub budget: Option<usize>,

@@ -14,6 +14,7 @@ use lanner::{
     hub::HubConfig,
     model::Model,
     server::{self, AppState, Server},
+    source::ModelLocation,
 };
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
@@ -100,7 +101,7 @@ impl Setup {
         let mut model = Model::new(self.name.into(), engine, tokenizer(), Some(template));
         model.volatile_prefix = self.models.volatile_prefix;
         model.tool_dialect = self.models.tool_dialect.or(model.tool_dialect);
-        model.thinking = self.models.thinking.clone();
+        model.thinking = self.models.thinking.defaults(&ModelLocation::Builtin, &self.models.hub);
         self.over(model, requests)
     }
 
@@ -203,7 +204,7 @@ pub(crate) fn models(hub: HubConfig) -> ModelConfig {
     }
 }
 
-fn no_hub() -> HubConfig {
+pub(crate) fn no_hub() -> HubConfig {
     HubConfig {
         cache: None,
         endpoint: "http://127.0.0.1:9".into(),
