@@ -20,4 +20,5 @@ mod skipped;
 mod streams;
 mod templates;
 mod thinking;
+mod thinking_families;
 mod tokens;
