@@ -47,6 +47,8 @@ fn tools() -> Value {
         { "type": "custom", "name": "apply_patch", "description": "Edits files by a patch.",
           "format": { "type": "grammar", "syntax": "lark", "definition": PATCH } },
         { "type": "web_search", "external_web_access": false },
+        { "type": "namespace", "name": "multi_agent_v1", "description": "Sub-agents.",
+          "tools": [function("close_agent", "Closes one.", parameters(json!({ "target": text }), &["target"]))] },
         function("view_image", "Attaches an image.", parameters(json!({ "path": text }), &["path"])),
     ])
 }

@@ -7,15 +7,16 @@ use serde_json::{Value, json};
 
 use crate::server::openai::error::ApiError;
 
-/// Tools that OpenAI's servers run, and that an answer can do without: they are not offered to the
-/// model.
-const NOT_OFFERED: [&str; 6] = [
+/// Tools that OpenAI's servers run, and groups of further functions, as Codex sends one of its
+/// sub-agents: an answer can do without them, and they are not offered to the model.
+const NOT_OFFERED: [&str; 7] = [
     "web_search",
     "web_search_2025_08_26",
     "web_search_preview",
     "web_search_preview_2025_03_11",
     "image_generation",
     "local_shell",
+    "namespace",
 ];
 
 /// The parameter of a custom tool.
@@ -176,7 +177,8 @@ mod tests {
         let f = json!({ "type": "function", "name": "f", "description": "d", "parameters": parameters, "strict": false });
         let patch = json!({ "type": "custom", "name": "patch", "format": { "type": "text" } });
         let search = json!({ "type": "web_search", "external_web_access": false });
-        let offered = OfferedTools::new(vec![search, f.clone(), patch.clone()]).unwrap();
+        let group = json!({ "type": "namespace", "name": "agents", "tools": [f.clone()] });
+        let offered = OfferedTools::new(vec![search, f.clone(), group, patch.clone()]).unwrap();
         let expected = json!({ "name": "f", "description": "d", "parameters": parameters, "strict": false });
         assert_eq!(offered.chat[0], json!({ "type": "function", "function": expected }));
         assert_eq!(offered.chat[1]["function"]["parameters"]["required"], json!(["input"]));
