@@ -59,6 +59,8 @@ pub use engine_loop::{
     scripted,
     start::{start, start_scripted},
 };
+/// Whether a library of NVIDIA's is there, for `lanner doctor`.
+pub use mlx::cuda::has_library;
 /// Ends the process while an engine may still compute.
 pub use mlx::exit_now;
 /// Keeps freed memory from piling up in many heaps; for the start of a program.

@@ -17,6 +17,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 mod conversation;
+mod doctor;
 mod drafting;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -24,6 +25,7 @@ pub mod generate;
 mod grammar;
 pub mod hub;
 pub mod keep_alive;
+pub mod launch;
 pub mod loading;
 pub mod model;
 mod model_files;

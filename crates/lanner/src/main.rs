@@ -13,7 +13,7 @@ use lanner::{
 fn main() -> ExitCode {
     engine::limit_heaps();
     match run(Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             say(format_args!("lanner: {error}"));
             ExitCode::FAILURE
@@ -21,34 +21,37 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
+fn run(cli: Cli) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let config = Config::resolve(cli)?;
     tracing_subscriber::fmt().with_max_level(config.log).with_writer(std::io::stderr).init();
     engine::set_kernel_options(engine::KernelOptions {
         cache: kernel_cache_folder(),
         ..engine::KernelOptions::default()
     });
+    let done = |()| ExitCode::SUCCESS;
     let result = match config.command {
-        Command::Serve(model, serve) => commands::serve(&model, serve),
-        Command::Chat(model, chat) => commands::chat(&model, chat),
-        Command::Run(model, run) => commands::run(&model, run),
-        Command::Pull(hub, model) => commands::pull(&hub, &model),
-        Command::Models(hub, models) => commands::models(&hub, &models),
-        Command::Show(hub, show) => commands::show(&hub, &show),
-        Command::Ps(server, json) => commands::ps(&server, json),
-        Command::Stop(server, model) => commands::stop(&server, &model),
-        Command::Paths(paths) => commands::paths(&paths),
-        Command::Rm(hub, rm) => commands::rm(&hub, &rm),
-        Command::Cache(cache) => commands::cache(&cache),
-        Command::Bench(model, bench) => commands::bench(&model, &bench),
-        Command::Eval(eval) => commands::eval(&eval),
-        Command::Quantize(model, quantize) => commands::quantize(&model, &quantize),
-        Command::NgramBuild(model, ngram) => commands::ngram_build(&model, &ngram),
-        Command::NgramShow { table, json } => commands::ngram_show(&table, json),
+        Command::Launch(launch) => commands::launch(&launch),
+        Command::Doctor(doctor) => commands::doctor(&doctor),
+        Command::Serve(model, serve) => commands::serve(&model, serve).map(done),
+        Command::Chat(model, chat) => commands::chat(&model, chat).map(done),
+        Command::Run(model, run) => commands::run(&model, run).map(done),
+        Command::Pull(hub, model) => commands::pull(&hub, &model).map(done),
+        Command::Models(hub, models) => commands::models(&hub, &models).map(done),
+        Command::Show(hub, show) => commands::show(&hub, &show).map(done),
+        Command::Ps(server, json) => commands::ps(&server, json).map(done),
+        Command::Stop(server, model) => commands::stop(&server, &model).map(done),
+        Command::Paths(paths) => commands::paths(&paths).map(done),
+        Command::Rm(hub, rm) => commands::rm(&hub, &rm).map(done),
+        Command::Cache(cache) => commands::cache(&cache).map(done),
+        Command::Bench(model, bench) => commands::bench(&model, &bench).map(done),
+        Command::Eval(eval) => commands::eval(&eval).map(done),
+        Command::Quantize(model, quantize) => commands::quantize(&model, &quantize).map(done),
+        Command::NgramBuild(model, ngram) => commands::ngram_build(&model, &ngram).map(done),
+        Command::NgramShow { table, json } => commands::ngram_show(&table, json).map(done),
     };
     match result {
         // The reader of stdout has closed it.
-        Err(CommandError::Io(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(CommandError::Io(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         result => Ok(result?),
     }
 }

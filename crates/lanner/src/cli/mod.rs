@@ -1,7 +1,9 @@
 //! The command line as typed; `config` decides what its values mean together.
 
 mod bench;
+mod doctor;
 mod eval;
+mod launch;
 mod model;
 mod server;
 mod thinking;
@@ -13,7 +15,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
 
 pub use self::{
     bench::BenchArgs,
+    doctor::DoctorArgs,
     eval::EvalArgs,
+    launch::LaunchArgs,
     model::{CacheArgs, Device, Dtype, ModelArgs, Precision, SpeculateArgs, VolatilePrefix, WhenFull},
     server::{RemoteArgs, ServerArgs},
     thinking::ThinkingArgs,
@@ -60,6 +64,18 @@ pub enum CliCommand {
     Chat(ChatArgs),
     /// Serve the model over the HTTP APIs of OpenAI, Anthropic and Ollama.
     Serve(ServeArgs),
+    /// Start a coding agent with a model of this machine: `lanner launch codex -m qwen3.5-9b`.
+    ///
+    /// Uses the server that runs at the address, or starts one that ends with the agent. The agent
+    /// gets its settings as variables and flags, or in a file of Lanner's own; only an agent that
+    /// has no other way gets an entry in its own file, which --restore takes out again. Without
+    /// AGENT, lists the agents and how they are installed. docs/agents.md has the details.
+    Launch(LaunchArgs),
+    /// Check this machine: processor, GPU, libraries, memory, disk, models, port.
+    ///
+    /// Each line is ok, warn or error; the last column says what to do. The exit status is 1 if
+    /// there is an error. Nothing is sent to any host without --network.
+    Doctor(DoctorArgs),
     /// Download a model from the Hugging Face hub, or the files of it that are missing.
     ///
     /// Prints the model's folder. Downloads are resumed and verified. They go to the cache that

@@ -3,8 +3,10 @@
 mod bench;
 mod cache;
 mod chat;
+mod doctor;
 mod eval;
 mod ids;
+mod launch;
 mod models;
 mod ngram;
 mod paths;
@@ -22,6 +24,8 @@ pub use self::eval::eval;
 pub use bench::bench;
 pub use cache::cache;
 pub use chat::chat;
+pub use doctor::doctor;
+pub use launch::launch;
 pub use models::models;
 pub use ngram::{build as ngram_build, show as ngram_show};
 pub use paths::paths;
@@ -50,6 +54,9 @@ pub enum CommandError {
     BuiltIn(&'static str),
     #[error("cannot ask whether to remove {0}: stdin is not a terminal\nhint: add --yes")]
     NoConfirmation(String),
+    /// The whole sentence.
+    #[error("{0}")]
+    NotWritten(String),
     #[error("{0} was not removed")]
     NotRemoved(String),
     #[error(transparent)]
@@ -82,6 +89,8 @@ pub enum CommandError {
     Eval(#[from] ::eval::EvalError),
     #[error("cannot read the terminal: {0}")]
     Terminal(#[from] rustyline::error::ReadlineError),
+    #[error(transparent)]
+    Launch(#[from] crate::launch::LaunchError),
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }

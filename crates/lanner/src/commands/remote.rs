@@ -62,13 +62,23 @@ fn row(model: &Value) -> [String; 4] {
 }
 
 /// GET, or POST with a body.
-fn call(server: &ServerAddress, path: &str, body: Option<&Value>) -> Result<Value, CommandError> {
+pub(super) fn call(server: &ServerAddress, path: &str, body: Option<&Value>) -> Result<Value, CommandError> {
+    call_within(server, path, body, ANSWER)
+}
+
+/// As [`call`], for answers that take longer or must come sooner.
+pub(super) fn call_within(
+    server: &ServerAddress,
+    path: &str,
+    body: Option<&Value>,
+    time: Duration,
+) -> Result<Value, CommandError> {
     let agent: Agent = Agent::config_builder()
         .http_status_as_error(false)
         // The server is on this machine or in its network.
         .proxy(None)
         .timeout_connect(Some(CONNECT))
-        .timeout_global(Some(ANSWER))
+        .timeout_global(Some(time))
         .build()
         .into();
     let url = format!("{}{path}", server.url());
@@ -98,6 +108,6 @@ fn call(server: &ServerAddress, path: &str, body: Option<&Value>) -> Result<Valu
     }
 }
 
-fn unreadable(server: &ServerAddress) -> CommandError {
+pub(super) fn unreadable(server: &ServerAddress) -> CommandError {
     CommandError::NoServer { url: server.url(), error: "its answer is not that of Lanner".into() }
 }

@@ -44,6 +44,8 @@ pub enum ConfigError {
     #[error(transparent)]
     Format(#[from] QuantizeError),
     #[error(transparent)]
+    Launch(#[from] crate::launch::LaunchError),
+    #[error(transparent)]
     Eval(#[from] eval::EvalError),
     #[error("HF_ENDPOINT is `{0}`; it must begin with https:// or http://")]
     Endpoint(String),

@@ -4,9 +4,11 @@
 mod api_keys;
 mod bench;
 mod dirs;
+mod doctor;
 mod error;
 mod eval;
 mod hub;
+mod launch;
 mod model;
 mod paths;
 mod run;
@@ -27,8 +29,10 @@ pub use self::{
     api_keys::{ApiKey, ApiKeyError, ApiKeys, KeyDigest, KeyLimits, is_readable_by_others, key_digest},
     bench::{BenchConfig, BenchWeights, Chart, SpeculationConfig, SpeedConfig},
     dirs::kernel_cache_folder,
+    doctor::DoctorConfig,
     error::ConfigError,
     eval::EvalConfig,
+    launch::{LaunchAction, LaunchConfig},
     model::ModelConfig,
     paths::{DataPath, PathsConfig},
     run::{ChatConfig, ConversationConfig, PromptText, RunConfig, RunPrompt},
@@ -38,7 +42,9 @@ pub use self::{
 };
 pub use crate::cli::CorsOrigin;
 use crate::{
-    cli::{CacheArgs, Cli, CliCommand, LogLevel, ModelArgs, NgramCommand, ServerArgs, ThinkingArgs},
+    cli::{
+        CacheArgs, Cli, CliCommand, GlobalArgs, LogLevel, ModelArgs, NgramCommand, ServerArgs, ThinkingArgs,
+    },
     hub::HubConfig,
     sampling::SamplingArgs,
 };
@@ -52,6 +58,8 @@ pub enum Command {
     Serve(ModelConfig, ServeConfig),
     Chat(ModelConfig, ChatConfig),
     Run(ModelConfig, RunConfig),
+    Launch(Box<LaunchConfig>),
+    Doctor(Box<DoctorConfig>),
     /// With the model to download.
     Pull(HubConfig, String),
     Models(HubConfig, ModelsConfig),
@@ -91,11 +99,23 @@ impl Config {
     /// # Errors
     /// The config file cannot be read or has an unknown key, or a value is not valid.
     pub fn resolve(cli: Cli) -> Result<Config, ConfigError> {
-        let (file, color) = (ConfigFile::read(cli.global.config.as_deref())?, !cli.global.no_color);
+        let log = log_level(cli.global.log);
+        let command = match cli.command {
+            // Faults of the config file are for it to report.
+            CliCommand::Doctor(args) => Command::Doctor(Box::new(DoctorConfig::new(args, cli.global.config))),
+            command => Command::resolve(command, cli.global)?,
+        };
+        Ok(Config { log, command })
+    }
+}
+
+impl Command {
+    fn resolve(command: CliCommand, global: GlobalArgs) -> Result<Command, ConfigError> {
+        let (file, color) = (ConfigFile::read(global.config.as_deref())?, !global.no_color);
         let hub = hub::resolve()?;
         let model = |args, file| ModelConfig::without_cache(args, file, hub.clone());
         let thinking = |flags| ThinkingConfig { flags, models: file.models, file: file.thinking };
-        let command = match cli.command {
+        Ok(match command {
             CliCommand::Serve(mut args) => {
                 args.model.speculate = args.speculate.speculate;
                 let default = Some(model::DISK_CACHE_BYTES);
@@ -128,28 +148,37 @@ impl Config {
                 Command::Bench(model(args, file.model), bench)
             }
             CliCommand::Eval(args) => Command::Eval(EvalConfig::new(args)?),
+            CliCommand::Launch(args) => {
+                let config = global.config.as_deref();
+                let launch = LaunchConfig::new(args, file.server, file.model, hub, config)?;
+                Command::Launch(Box::new(launch))
+            }
             CliCommand::Pull(args) => Command::Pull(hub, args.model),
             CliCommand::Models(args) => Command::Models(hub, ModelsConfig::new(&args)),
             CliCommand::Show(args) => Command::Show(hub, ShowConfig { model: args.model, json: args.json }),
             CliCommand::Ps(args) => Command::Ps(ServerAddress::new(args.server, file.server), args.json),
             CliCommand::Stop(args) => Command::Stop(ServerAddress::new(args.server, file.server), args.model),
             CliCommand::Paths(args) => {
-                Command::Paths(PathsConfig::new(&args, cli.global.config, file.cache, &hub))
+                Command::Paths(PathsConfig::new(&args, global.config, file.cache, &hub))
             }
             CliCommand::Rm(args) => Command::Rm(hub, RmConfig { model: args.model, yes: args.yes }),
             CliCommand::Cache(args) => Command::Cache(DiskCacheConfig::new(args, file.cache)?),
             CliCommand::Quantize(args) => {
                 Command::Quantize(model(ModelArgs::default(), file.model), QuantizeConfig::new(args)?)
             }
-            CliCommand::Ngram(NgramCommand::Build(args)) => {
+            CliCommand::Ngram(command) => Command::ngram(command, file.model, hub),
+            CliCommand::Doctor(_) => unreachable!("it is resolved without the config file"),
+        })
+    }
+
+    fn ngram(command: NgramCommand, file: ModelArgs, hub: HubConfig) -> Command {
+        match command {
+            NgramCommand::Build(args) => {
                 let tokenizer = ModelArgs { model: args.model.clone(), ..ModelArgs::default() };
-                Command::NgramBuild(model(tokenizer, file.model), NgramConfig::new(args))
+                Command::NgramBuild(ModelConfig::without_cache(tokenizer, file, hub), NgramConfig::new(args))
             }
-            CliCommand::Ngram(NgramCommand::Show(args)) => {
-                Command::NgramShow { table: args.table, json: args.json }
-            }
-        };
-        Ok(Config { log: log_level(cli.global.log), command })
+            NgramCommand::Show(args) => Command::NgramShow { table: args.table, json: args.json },
+        }
     }
 }
 

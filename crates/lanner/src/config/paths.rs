@@ -42,6 +42,7 @@ impl PathsConfig {
             ),
             path("kernels", kernel_cache_folder(), "compiled kernels for GPUs"),
             path("history", history_file(), "what was typed in lanner chat"),
+            path("agents", agents_folder(), "files of lanner launch for coding agents, and its server's log"),
             path("uses", hub.uses.clone(), "when each model was last used"),
         ];
         PathsConfig { paths, json: args.json }
@@ -51,6 +52,11 @@ impl PathsConfig {
 /// The config file of the user; it need not exist.
 pub(super) fn config_file() -> Option<PathBuf> {
     user_folder("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("config.toml"))
+}
+
+/// Files of ours for coding agents.
+pub(super) fn agents_folder() -> Option<PathBuf> {
+    user_folder("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("agents"))
 }
 
 /// Lines typed in `lanner chat`.

@@ -109,11 +109,12 @@ fn paths_shows_where_data_lies() {
             "prefixes": "/cache/lanner/state",
             "kernels": "/cache/lanner/kernels",
             "history": "/home/owl/.local/state/lanner/chat-history",
+            "agents": "/home/owl/.local/state/lanner/agents",
             "uses": "/home/owl/.local/state/lanner/uses",
         })
     );
     let table = stdout(&["paths"], &[]);
-    assert_eq!(table.lines().count(), 6, "{table}");
+    assert_eq!(table.lines().count(), 7, "{table}");
 }
 
 #[test]

@@ -216,6 +216,11 @@ impl Driver {
     }
 }
 
+/// Whether the loader finds a library of this name, such as `libcuda.so.1`.
+pub fn has_library(name: &str) -> bool {
+    Library::open(name).is_some()
+}
+
 impl Nvrtc {
     /// NVRTC from one of `folders`, or from where the loader finds it.
     ///

@@ -19,6 +19,7 @@ pub use self::{
     compile::{CacheUse, CompileOptions, Sources, compile_logs, cubins},
     device::{Device, device, in_use, open, set_in_use},
     download::Download,
+    driver::has_library,
     launch::Arguments,
     memory::Buffer,
 };

@@ -38,6 +38,7 @@ pub(crate) struct TestServer {
 pub(crate) struct Setup {
     pub name: &'static str,
     pub template: &'static str,
+    pub context: usize,
     pub delay: Duration,
     /// Concurrent requests.
     pub capacity: usize,
@@ -62,6 +63,7 @@ impl Default for Setup {
         Setup {
             name: "owl",
             template: TEMPLATE,
+            context: CONTEXT,
             delay: Duration::ZERO,
             capacity: 1000,
             api_key: None,
@@ -91,12 +93,13 @@ impl Setup {
     ) -> TestServer {
         let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
         let received = requests.clone();
-        let engine = scripted::scripted(info(), self.capacity, self.delay, move |request: &Request, n| {
-            if n == 0 {
-                received.lock().unwrap().push(request.clone());
-            }
-            script(request, n)
-        });
+        let engine =
+            scripted::scripted(info(self.context), self.capacity, self.delay, move |request: &Request, n| {
+                if n == 0 {
+                    received.lock().unwrap().push(request.clone());
+                }
+                script(request, n)
+            });
         let template = Template::new(self.template, Map::new()).unwrap();
         let mut model = Model::new(self.name.into(), engine, tokenizer(), Some(template));
         model.volatile_prefix = self.models.volatile_prefix;
@@ -107,7 +110,7 @@ impl Setup {
 
     /// A server whose engine hangs in a step.
     pub(crate) fn stuck(self) -> TestServer {
-        let model = Model::new(self.name.into(), scripted::stuck(info()), tokenizer(), None);
+        let model = Model::new(self.name.into(), scripted::stuck(info(self.context)), tokenizer(), None);
         self.over(model, Arc::default())
     }
 
@@ -216,11 +219,11 @@ pub(crate) fn no_hub() -> HubConfig {
     }
 }
 
-fn info() -> ModelInfo {
+fn info(context_length: usize) -> ModelInfo {
     ModelInfo {
         model_type: "scripted".into(),
         vocab_size: 260,
-        context_length: CONTEXT,
+        context_length,
         eos_ids: vec![IM_END],
         drafters: vec!["ngram", "self"],
         speculate: engine::Speculate::Auto,
