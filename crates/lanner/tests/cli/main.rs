@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod admin;
+mod agents;
 mod anthropic;
 mod bench;
 mod bench_speculate;
