@@ -1,7 +1,8 @@
 //! Requests to a tiny model: seeds, penalties, log-probabilities, cancellation, limits, fairness.
 
 use std::{
-    sync::mpsc::{self, Receiver},
+    sync::mpsc::{self, Receiver, Sender},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -19,6 +20,57 @@ fn submit(engine: &Engine, request: Request) -> (RequestHandle, Receiver<Event>)
     let (sender, events) = mpsc::channel();
     let handle = engine.submit(request, move |event| drop(sender.send(event))).expect("a valid request");
     (handle, events)
+}
+
+/// Submits to a channel that preserves the order of all requests' events.
+fn submit_as(
+    name: &'static str,
+    engine: &Engine,
+    events: &Sender<(&'static str, Event)>,
+    request: Request,
+) -> RequestHandle {
+    let events = events.clone();
+    engine.submit(request, move |event| drop(events.send((name, event)))).expect("a valid request")
+}
+
+/// Submits a request whose first token holds the engine until the returned sender is dropped: sinks
+/// run on the engine's thread.
+fn submit_holding(engine: &Engine, request: Request) -> (RequestHandle, Receiver<Event>, Sender<()>) {
+    let (release, held) = mpsc::channel();
+    let (sender, events) = mpsc::channel();
+    let mut held = Some(held);
+    let handle = engine.submit(request, move |event| {
+        let is_token = matches!(event, Event::Token { .. });
+        drop(sender.send(event));
+        if let Some(held) = held.take_if(|_| is_token) {
+            let _ = held.recv();
+        }
+    });
+    (handle.expect("a valid request"), events, release)
+}
+
+/// Holds the engine in a request's only token, until the result is dropped.
+fn hold(engine: &Engine) -> Sender<()> {
+    let (_handle, events, release) =
+        submit_holding(engine, Request { ignore_eos: true, ..Request::new(prompt(5), 1) });
+    assert!(matches!(events.recv(), Ok(Event::Token { .. })));
+    release
+}
+
+/// Names and kinds of events until `last` has finished.
+fn order(events: &Receiver<(&'static str, Event)>, last: &str) -> Vec<(&'static str, &'static str)> {
+    let mut order = vec![];
+    for (name, event) in events {
+        match event {
+            Event::Token { .. } => order.push((name, "token")),
+            Event::Finished { .. } => order.push((name, "end")),
+            other => panic!("{name}: {other:?}"),
+        }
+        if order.last() == Some(&(last, "end")) {
+            break;
+        }
+    }
+    order
 }
 
 fn tokens((_handle, events): (RequestHandle, Receiver<Event>)) -> Vec<u32> {
@@ -275,14 +327,15 @@ fn dropped_request_handle_stops_the_generation() {
 #[test]
 fn long_prompt_does_not_delay_a_short_one() {
     let engine = model(Options { prefill_chunk: 32, ..Options::default() });
-    let long = submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(2000), 40) });
-    let short = submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(8), 10) });
-    while short.1.recv_timeout(Duration::from_secs(60)).is_ok() {}
-    assert!(
-        long.1.try_recv().is_err(),
-        "the long prompt is still being computed when the short one is answered"
-    );
-    assert_eq!(tokens(long).len(), 40);
+    let (sender, events) = mpsc::channel();
+    let held = hold(&engine);
+    let submit = |name, request| submit_as(name, &engine, &sender, Request { ignore_eos: true, ..request });
+    let _long = submit("long", Request::new(prompt(2000), 40));
+    let _short = submit("short", Request::new(prompt(8), 10));
+    drop(held);
+    let before = order(&events, "short");
+    assert_eq!(before.len(), 11, "the long prompt is computed when the short one is answered: {before:?}");
+    assert_eq!(order(&events, "long").len(), 41);
 }
 
 #[test]
@@ -304,22 +357,26 @@ fn long_prompt_delays_a_running_stream_by_one_chunk_at_a_time() {
 #[test]
 fn group_with_many_requests_does_not_delay_another() {
     let engine = model(Options { max_batch: 2, ..Options::default() });
+    let (sender, events) = mpsc::channel();
+    let held = hold(&engine);
     let permit = engine.acquire().expect("a permit");
-    let mut crowd: Vec<_> = (0..20)
-        .map(|_| {
-            let (sender, events) = mpsc::channel();
-            let long = Request { ignore_eos: true, ..Request::new(prompt(5), 60) };
-            let handle = engine.submit_with(&permit, long, move |events| {
-                events.into_iter().for_each(|event| drop(sender.send(event)));
-            });
-            (handle.expect("a valid request"), events)
-        })
-        .collect();
-    let (reason, _) = end(submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(8), 3) }));
-    assert_eq!(reason, FinishReason::Length);
-    let last = crowd.pop().expect("the last of them");
-    assert!(last.1.try_recv().is_err(), "the crowd is still waiting");
-    assert_eq!(tokens(last).len(), 60);
+    let crowd = (0..20).map(|i| {
+        let (name, sender) = (if i == 19 { "last" } else { "crowd" }, sender.clone());
+        let long = Request { ignore_eos: true, ..Request::new(prompt(5), 60) };
+        let handle = engine.submit_with(&permit, long, move |events| {
+            events.into_iter().for_each(|event| drop(sender.send((name, event))));
+        });
+        handle.expect("a valid request")
+    });
+    let _crowd: Vec<_> = crowd.collect();
+    let other = Request { ignore_eos: true, ..Request::new(prompt(8), 3) };
+    let _other = submit_as("other", &engine, &sender, other);
+    drop(held);
+    let before = order(&events, "other");
+    assert!(before.contains(&("crowd", "token")), "{before:?}");
+    assert!(!before.contains(&("last", "token")), "the crowd is still waiting: {before:?}");
+    let last = order(&events, "last");
+    assert_eq!(last.iter().filter(|event| **event == ("last", "token")).count(), 60);
 }
 
 #[test]
@@ -342,42 +399,52 @@ fn full_queue_refuses_requests_until_one_ends() {
 fn request_past_its_deadline_fails_running_or_waiting() {
     let engine = model(Options { max_batch: 1, ..Options::default() });
     let good = tokens(submit(&engine, sampled(1, 20)));
-    let begun = Instant::now();
-    tokens(submit(&engine, sampled(1, 20)));
-    // Enough for the first tokens of 2000, and not for all of them.
-    let patience = 10 * begun.elapsed();
-    let hurried = |patience| {
-        let deadline = Some(Instant::now() + patience);
-        Request { ignore_eos: true, deadline, ..Request::new(prompt(5), 2000) }
+    let until =
+        |deadline| Request { ignore_eos: true, deadline: Some(deadline), ..Request::new(prompt(5), 2000) };
+    // Long enough for the first token, however slow the machine is; it holds the engine.
+    let mut patience = Duration::from_millis(50);
+    let (deadline, (_handle, events, held)) = loop {
+        let deadline = Instant::now() + patience;
+        let running = submit_holding(&engine, until(deadline));
+        match running.1.recv() {
+            Ok(Event::Token { .. }) => break (deadline, running),
+            Ok(Event::Failed(RequestError::TimeIsUp)) => patience *= 2,
+            other => panic!("{other:?}"),
+        }
     };
-    let running = submit(&engine, hurried(patience));
-    assert!(matches!(running.1.recv(), Ok(Event::Token { .. })));
-    let waiting = [submit(&engine, hurried(patience / 2)), submit(&engine, hurried(Duration::ZERO))];
+    let waiting = [deadline, Instant::now()].map(|deadline| submit(&engine, until(deadline)));
     let patient = submit(&engine, sampled(1, 20));
+    thread::sleep(deadline.saturating_duration_since(Instant::now()));
+    drop(held);
     for (_handle, events) in waiting {
         let all: Vec<Event> = events.into_iter().collect();
         assert!(matches!(all[..], [Event::Failed(RequestError::TimeIsUp)]), "{all:?}");
     }
-    assert!(matches!(running.1.iter().last(), Some(Event::Failed(RequestError::TimeIsUp))));
+    assert!(matches!(events.iter().last(), Some(Event::Failed(RequestError::TimeIsUp))));
     assert_eq!(tokens(patient), good, "the next one runs");
 }
 
 #[test]
 fn urgent_requests_overtake_and_background_requests_leave_a_slot() {
     let engine = model(Options { max_batch: 2, ..Options::default() });
+    let (sender, events) = mpsc::channel();
     let request = |priority, n| Request { ignore_eos: true, priority, ..Request::new(prompt(5), n) };
-    // Background requests always leave one slot free.
-    let long: Vec<_> = (0..3).map(|_| submit(&engine, request(Priority::Background, 1900))).collect();
-    assert!(matches!(long[0].1.recv(), Ok(Event::Token { .. })));
-    let first = submit(&engine, request(Priority::Normal, 200));
-    assert!(matches!(first.1.recv(), Ok(Event::Token { .. })));
-    assert!(long[1].1.try_recv().is_err(), "the second of them waits");
-    let normal: Vec<_> = (0..4).map(|_| submit(&engine, request(Priority::Normal, 40))).collect();
-    let urgent = submit(&engine, request(Priority::Interactive, 5));
-    drop(first);
-    assert_eq!(tokens(urgent).len(), 5);
-    assert!(normal[1].1.try_recv().is_err(), "those before it still wait");
-    normal.into_iter().for_each(|request| assert_eq!(tokens(request).len(), 40));
+    let submit = |name, priority, n| submit_as(name, &engine, &sender, request(priority, n));
+    let _background = ["background", "second background", "third background"]
+        .map(|name| submit(name, Priority::Background, 1900));
+    assert!(matches!(events.recv(), Ok(("background", Event::Token { .. }))));
+    // The others leave one slot free.
+    let (first, firsts, held) = submit_holding(&engine, request(Priority::Normal, 200));
+    assert!(matches!(firsts.recv(), Ok(Event::Token { .. })));
+    let _normal = ["normal", "second", "third", "last"].map(|name| submit(name, Priority::Normal, 40));
+    let _urgent = submit("urgent", Priority::Interactive, 5);
+    drop((first, held));
+    let before = order(&events, "urgent");
+    assert!(!before.contains(&("second", "token")), "those before it still wait: {before:?}");
+    let after = order(&events, "last");
+    let ended = |name| before.iter().chain(&after).filter(|event| **event == (name, "token")).count();
+    assert_eq!(["urgent", "normal", "second", "third", "last"].map(ended), [5, 40, 40, 40, 40]);
+    assert_eq!(["second background", "third background"].map(ended), [0, 0], "they have one slot");
 }
 
 #[test]
