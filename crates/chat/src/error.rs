@@ -53,6 +53,11 @@ pub enum Error {
         "the chat template is too costly for this conversation: {0}; shorten the conversation or fix the template"
     )]
     TooCostly(&'static str),
+    /// The conversation needs more memory than other renderings leave now.
+    #[error(
+        "rendering this conversation needs memory that other requests are using; try again later, or shorten it"
+    )]
+    RenderMemoryInUse,
     /// The chat template exceeded its output limit.
     #[error("the chat template wrote more than {0} bytes: shorten the conversation or fix the template")]
     PromptTooLong(usize),
@@ -73,7 +78,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the request is at fault (400), not the checkpoint (500).
+    /// Whether the request is at fault (400), not the checkpoint (500) or the moment (503).
     pub fn is_request_error(&self) -> bool {
         !matches!(
             self,
@@ -82,6 +87,7 @@ impl Error {
                 | Self::Tokenizer(_)
                 | Self::NoTemplate(_)
                 | Self::TemplateSyntax(_)
+                | Self::RenderMemoryInUse
         )
     }
 }

@@ -55,6 +55,7 @@ pub use error::{Error, Result};
 pub use fill_in_middle::FillInMiddle;
 pub use reasoning::{Markers, Reasoning, starts_in_reasoning};
 pub use repetition::{MAX_PERIOD, Repetition};
+pub use sandbox::memory::RenderMemory;
 pub use stop::StopStrings;
 pub use template::{DateTime, RenderInput, Template};
 pub use tokenizer::Tokenizer;

@@ -14,7 +14,7 @@ use crate::call_form::CallForm;
 use crate::environment::jinja_source;
 use crate::error::{parse_json, read};
 use crate::late_system;
-use crate::sandbox::{Sandbox, budget::Allowance};
+use crate::sandbox::{Sandbox, budget::Allowance, memory::RenderMemory};
 use crate::tokenizer::special_tokens;
 use crate::{Error, Result};
 
@@ -105,6 +105,12 @@ impl Template {
         self
     }
 
+    /// Bounds the memory of its renderings together with those of other templates.
+    pub fn within(mut self, memory: RenderMemory) -> Self {
+        self.sandbox.memory = memory;
+        self
+    }
+
     /// The source of the template used without tools.
     pub fn source(&self) -> &str {
         &self.sources[self.choose(false)]
@@ -123,8 +129,9 @@ impl Template {
     ///
     /// # Errors
     /// [`Error::Refused`] if the template calls `raise_exception`; [`Error::OutOfFuel`],
-    /// [`Error::TooCostly`] or [`Error::PromptTooLong`] if it exceeds a limit; [`Error::Message`]
-    /// if there is no message to continue; [`Error::TemplateRender`] otherwise.
+    /// [`Error::TooCostly`] or [`Error::PromptTooLong`] if it exceeds a limit;
+    /// [`Error::RenderMemoryInUse`] if others leave too little; [`Error::Message`] if there is no
+    /// message to continue; [`Error::TemplateRender`] otherwise.
     pub fn render(&self, input: &RenderInput) -> Result<String> {
         if !input.continue_final_message {
             return self.run(input, input.messages);

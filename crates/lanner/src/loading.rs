@@ -63,6 +63,7 @@ pub fn open(source: Source, config: &ModelConfig, stopped: &Arc<AtomicBool>) -> 
     let options = drafting::options(config, &source)?;
     // Read first: a broken template is reported before a long load.
     let template = model_files::template(&source.location)?;
+    let template = template.map(|template| template.within(config.render_memory.clone()));
     let loading = Loading { name: &source.name, options, stopped: stopped.clone() };
     let (engine, tokenizer) = loading.with_tokenizer(&source.location)?;
     engine.set_calibration_text(tokenizer.encode(CALIBRATION_TEXT, true)?);

@@ -1,11 +1,13 @@
 //! Limits of one rendering: memory, work, nesting of values, output. Knows nothing of operators.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::civil::DateTime;
 use minijinja::value::ObjectRepr;
 use minijinja::{Error, ErrorKind, Value};
+
+use super::memory::{Refused, RenderShare};
 
 /// Maximum bytes of a prompt, and of any string.
 pub(crate) const MAX_TEXT: usize = 64 << 20;
@@ -54,6 +56,9 @@ impl Allowance {
 #[error("{0}")]
 pub(crate) struct Exhausted(pub &'static str);
 
+/// Message if other renderings have the memory.
+pub(crate) const IN_USE: &str = "other prompts that are being rendered take the memory";
+
 fn exhausted(what: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, what).with_source(Exhausted(what))
 }
@@ -65,28 +70,41 @@ pub(crate) struct Budget {
     work: AtomicU64,
     nesting: AtomicU64,
     output: AtomicU64,
+    share: Mutex<Option<RenderShare>>,
     now: Mutex<Option<DateTime>>,
     namespaces: Mutex<Vec<Value>>,
 }
 
 impl Budget {
-    pub(crate) fn reset(&self, allowance: Allowance, now: Option<DateTime>) {
+    pub(crate) fn reset(&self, allowance: Allowance, share: RenderShare, now: Option<DateTime>) {
         self.memory.store(allowance.memory, Relaxed);
         self.work.store(allowance.work, Relaxed);
         self.nesting.store(allowance.nesting, Relaxed);
         // Captured text is written more than once.
         self.output.store(4 * MAX_TEXT as u64, Relaxed);
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *lock(&self.share) = Some(share);
+        *lock(&self.now) = now;
+    }
+
+    /// Returns the memory of the rendering that has ended.
+    pub(crate) fn release(&self) {
+        *lock(&self.share) = None;
     }
 
     /// The time that templates observe.
     pub(crate) fn now(&self) -> DateTime {
-        let fixed = *self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let fixed = *lock(&self.now);
         fixed.unwrap_or_else(|| jiff::Zoned::now().datetime())
     }
 
     pub(crate) fn memory(&self, bytes: u64) -> Result<(), Error> {
-        take(&self.memory, bytes, "it makes too many or too large values")
+        const TOO_MUCH: &str = "it makes too many or too large values";
+        take(&self.memory, bytes, TOO_MUCH)?;
+        let taken = lock(&self.share).as_mut().map_or(Ok(()), |share| share.take(bytes));
+        taken.map_err(|refused| match refused {
+            Refused::TooMuch => exhausted(TOO_MUCH),
+            Refused::InUse => exhausted(IN_USE),
+        })
     }
 
     pub(crate) fn work(&self, bytes: u64) -> Result<(), Error> {
@@ -211,16 +229,20 @@ impl Budget {
     /// Registers a namespace for clearing after the rendering: if it contains itself, it is never
     /// freed.
     pub(crate) fn register_namespace(&self, namespace: &Value) {
-        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner).push(namespace.clone());
+        lock(&self.namespaces).push(namespace.clone());
     }
 
     pub(crate) fn take_namespaces(&self) -> Vec<Value> {
-        std::mem::take(&mut *self.namespaces.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.namespaces))
     }
 }
 
 /// Message for output that exceeds the limit.
 pub(crate) const OUTPUT: &str = "it writes too much";
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn take(left: &AtomicU64, amount: u64, what: &'static str) -> Result<(), Error> {
     let rest = left.load(Relaxed).checked_sub(amount).ok_or_else(|| exhausted(what))?;

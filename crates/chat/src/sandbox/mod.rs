@@ -13,12 +13,14 @@ use minijinja::{AutoEscape, Environment, ErrorKind, Value};
 
 use crate::environment::{Refusal, environment, syntax};
 use crate::{Error, Result};
-use budget::{Allowance, Budget, Exhausted, MAX_TEXT, OUTPUT};
+use budget::{Allowance, Budget, Exhausted, IN_USE, MAX_TEXT, OUTPUT};
 use compile::{Program, compile};
+use memory::{RenderMemory, RenderShare};
 
 pub(crate) mod budget;
 mod compile;
 pub(crate) mod costs;
+pub(crate) mod memory;
 pub(crate) mod operators;
 
 /// Stack bytes for the deepest nesting that `budget` and `compile` allow; unused pages take no
@@ -32,6 +34,8 @@ const IDLE: usize = 2;
 pub(crate) struct Sandbox {
     sources: Arc<BTreeMap<String, String>>,
     idle: Mutex<Vec<Worker>>,
+    /// Shared by the templates of a process.
+    pub(crate) memory: RenderMemory,
 }
 
 impl Sandbox {
@@ -40,7 +44,7 @@ impl Sandbox {
     pub(crate) fn new(sources: BTreeMap<String, String>) -> Result<Sandbox> {
         let sources = Arc::new(sources);
         let first = Worker::start(&sources)?;
-        Ok(Sandbox { sources, idle: Mutex::new(vec![first]) })
+        Ok(Sandbox { sources, idle: Mutex::new(vec![first]), memory: RenderMemory::default() })
     }
 
     /// Renders a template.
@@ -57,7 +61,8 @@ impl Sandbox {
         let idle = self.idle().pop();
         let worker = idle.map_or_else(|| Worker::start(&self.sources), Ok)?;
         let (answer, result) = sync_channel(1);
-        let job = Job { name: name.to_owned(), variables, allowance, now, answer };
+        let share = RenderShare::new(self.memory.clone());
+        let job = Job { name: name.to_owned(), variables, allowance, share, now, answer };
         let sent = worker.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         let Some(result) = result.recv().ok().filter(|_| sent) else {
             return Err(Error::TemplateRender("its thread has ended".to_owned()));
@@ -78,6 +83,7 @@ struct Job {
     name: String,
     variables: Value,
     allowance: Allowance,
+    share: RenderShare,
     now: Option<DateTime>,
     answer: SyncSender<Result<String>>,
 }
@@ -130,8 +136,8 @@ fn work(sources: &BTreeMap<String, String>, ready: &SyncSender<Result<()>>, jobs
         Err(_) => return,
     };
     let _ = ready.send(Ok(()));
-    for Job { name, variables, allowance, now, answer } in jobs {
-        budget.reset(allowance, now);
+    for Job { name, variables, allowance, share, now, answer } in jobs {
+        budget.reset(allowance, share, now);
         environment.set_fuel(Some(allowance.fuel));
         let program = programs.get(&name[..]);
         let result = catch_unwind(AssertUnwindSafe(|| match program {
@@ -141,6 +147,7 @@ fn work(sources: &BTreeMap<String, String>, ready: &SyncSender<Result<()>>, jobs
         environment.set_fuel(None);
         let cleared =
             catch_unwind(AssertUnwindSafe(|| clear(&environment, program, budget.take_namespaces())));
+        budget.release();
         let result = result.and_then(|result| cleared.map(|()| result));
         let panicked = || Err(Error::TemplateRender("the template engine failed".to_owned()));
         let _ = answer.send(result.unwrap_or_else(|_| panicked()));
@@ -182,7 +189,11 @@ fn explain(error: &minijinja::Error, allowance: Allowance) -> Error {
             return Error::Refused(message.clone());
         }
         if let Some(Exhausted(what)) = current.downcast_ref() {
-            return if *what == OUTPUT { Error::PromptTooLong(MAX_TEXT) } else { Error::TooCostly(what) };
+            return match *what {
+                OUTPUT => Error::PromptTooLong(MAX_TEXT),
+                IN_USE => Error::RenderMemoryInUse,
+                what => Error::TooCostly(what),
+            };
         }
         if current.downcast_ref().is_some_and(|e: &minijinja::Error| e.kind() == ErrorKind::OutOfFuel) {
             return Error::OutOfFuel(allowance.fuel);

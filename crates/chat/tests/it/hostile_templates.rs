@@ -1,6 +1,6 @@
 //! Templates that try to exhaust memory, time or the stack fail with an error, not the process.
 
-use lanner_chat::{Error, RenderInput, Template};
+use lanner_chat::{Error, RenderInput, RenderMemory, Template};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -215,6 +215,25 @@ fn repeated_message_content_fails() {
     let template = Template::new(source, Map::new()).unwrap();
     let error = template.render(&RenderInput { messages: &messages, ..RenderInput::default() }).unwrap_err();
     assert!(matches!(error, Error::TooCostly(_)) && error.is_request_error(), "{error}");
+}
+
+#[test]
+fn renderings_share_a_bound_of_memory() {
+    let memory = RenderMemory::new(1 << 20, 8 << 20);
+    let source = "{% set n = messages[0].content|int %}{% set ns = namespace(all='') %}\
+        {% for i in range(n) %}{% set ns.all = ns.all + 'x' * 1000 %}{% endfor %}{{ ns.all|length }}";
+    let templates = [0, 1].map(|_| Template::new(source, Map::new()).unwrap().within(memory.clone()));
+    let render = |template: &Template, n: usize| {
+        let messages = [json!({"role": "user", "content": n.to_string()})];
+        template.render(&RenderInput { messages: &messages, ..RenderInput::default() })
+    };
+    // A rendering returns what it took, also after an error: 5 MB each time, then 500 MB.
+    for _ in 0..3 {
+        assert_eq!(render(&templates[0], 100).unwrap(), "100000");
+        assert!(matches!(render(&templates[1], 1000), Err(Error::TooCostly(_))));
+    }
+    let unbounded = Template::new(source, Map::new()).unwrap();
+    assert_eq!(render(&unbounded, 600).unwrap(), "600000", "180 MB");
 }
 
 #[test]

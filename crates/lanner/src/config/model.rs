@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use chat::tools::Dialect;
+use chat::{RenderMemory, tools::Dialect};
 
 use super::{dirs::user_folder, error::ConfigError, thinking::ThinkingConfig};
 use crate::{
@@ -14,6 +14,11 @@ use crate::{
 /// Default bounds of the prefix cache in memory.
 const MIN_PREFIX_CACHE: usize = 256 << 20;
 const MAX_PREFIX_CACHE: usize = 8 << 30;
+/// Renderings of chat templates take at most this part of a memory limit, as a divisor; without one,
+/// of the machine's memory.
+const RENDER_DIVISOR: usize = 8;
+/// Prompts that a server renders at a time.
+const RENDERINGS: usize = 8;
 /// Default size of a disk cache.
 pub(super) const DISK_CACHE_BYTES: usize = 3 << 30;
 
@@ -25,6 +30,8 @@ pub struct ModelConfig {
     pub hub: HubConfig,
     pub volatile_prefix: VolatilePrefix,
     pub thinking: ThinkingConfig,
+    /// Shared by the chat templates of all models.
+    pub render_memory: RenderMemory,
     /// `None`: what the model's template and tokenizer show.
     pub tool_dialect: Option<Dialect>,
     /// An n-gram table to draft from; [`crate::drafting`] opens it.
@@ -68,6 +75,7 @@ impl ModelConfig {
         };
         ModelConfig {
             model: args.model.or(file.model),
+            render_memory: render_memory(options.memory_limit),
             options,
             hub,
             volatile_prefix: VolatilePrefix::default(),
@@ -84,6 +92,15 @@ impl ModelConfig {
         self.volatile_prefix = args.volatile_prefix.or(file.volatile_prefix).unwrap_or_default();
         self
     }
+}
+
+/// Half of it is for prompts that are rendered at the same time, the other half for those that need
+/// more.
+fn render_memory(limit: Option<usize>) -> RenderMemory {
+    let Some(bytes) = limit.or_else(machine::memory).map(|bytes| bytes / RENDER_DIVISOR) else {
+        return RenderMemory::default();
+    };
+    RenderMemory::new(bytes / 2 / RENDERINGS, bytes / 2)
 }
 
 /// The sizes that flags and config keys set; without those the disk cache has `default` bytes.

@@ -1,7 +1,10 @@
 //! How both completion routes write their answers: chunks and whole responses in one envelope, over
 //! the choices of each route.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::http::StatusCode;
 use schemars::JsonSchema;
@@ -208,6 +211,10 @@ pub fn prompt_error(error: &PromptError, param: &str) -> ApiError {
         }
         PromptError::Tools(invalid) => ApiError::invalid(&invalid.field, error.to_string()),
         PromptError::NoToolDialect(_) => ApiError::invalid("tools", error.to_string()),
+        PromptError::Text(chat::Error::RenderMemoryInUse) => {
+            let busy = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()).code("busy");
+            ApiError { retry_after: Some(Duration::from_secs(1)), ..busy }
+        }
         error if error.is_request_error() => ApiError::invalid(param, error.to_string()),
         error => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }

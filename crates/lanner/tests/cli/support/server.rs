@@ -204,6 +204,7 @@ pub(crate) fn models(hub: HubConfig) -> ModelConfig {
         tool_dialect: None,
         ngram_table: None,
         draft_model: None,
+        render_memory: Default::default(),
     }
 }
 
