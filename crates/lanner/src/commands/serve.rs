@@ -72,16 +72,21 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     let result = runtime.block_on(server::serve(listener, state.clone(), &config));
     // Drops running requests; a template that is being rendered must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
+    stop(state, STOP_TIMEOUT);
+    Ok(result?)
+}
+
+/// Stops loads and engines; ends the process if one hangs.
+fn stop(state: AppState, most: Duration) {
     let stop = move || {
         state.stop();
         drop(state);
     };
-    if !ends_within(STOP_TIMEOUT, stop) {
+    if !ends_within(most, stop) {
         say("lanner: a load or a step has not ended; exiting without it");
         // A normal exit runs MLX's destructors, which crash while MLX computes.
         engine::exit_now(0);
     }
-    Ok(result?)
 }
 
 /// A server that listens beyond loopback without an API key is open to the network.
@@ -122,7 +127,10 @@ fn ends_within(most: Duration, work: impl FnOnce() + Send + 'static) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
+    use crate::{cli::ModelArgs, config::RegistryConfig, hub::HubConfig};
 
     #[test]
     fn ends_within_gives_up_on_hanging_work() {
@@ -130,5 +138,49 @@ mod tests {
         assert!(!ends_within(Duration::from_millis(20), move || assert!(hang.recv().is_err())));
         assert!(ends_within(Duration::from_secs(60), || {}));
         drop(release);
+    }
+
+    /// The process of [`hanging_load_does_not_keep_the_process`].
+    #[test]
+    #[ignore = "ends its process"]
+    fn process_with_a_hanging_load_ends() {
+        let hub = HubConfig {
+            cache: None,
+            endpoint: String::new(),
+            token: None,
+            offline: true,
+            proxy: None,
+            uses: None,
+            backoff: Duration::ZERO,
+        };
+        let config = ModelConfig::without_cache(ModelArgs::default(), ModelArgs::default(), hub);
+        let server = Server::new(Model::open(&config).unwrap(), None);
+        let state = AppState::new(server, config, RegistryConfig::default());
+        state.loads().spawn(|| thread::sleep(Duration::MAX));
+        stop(state, Duration::from_millis(100));
+        unreachable!("the load has not ended");
+    }
+
+    #[test]
+    fn hanging_load_does_not_keep_the_process() {
+        let mut tests = Command::new(std::env::current_exe().unwrap());
+        let name = "commands::serve::tests::process_with_a_hanging_load_ends";
+        tests
+            .args(["--exact", "--ignored", "--nocapture", name])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut process = tests.spawn().unwrap();
+        let started = Instant::now();
+        while process.try_wait().unwrap().is_none() {
+            if started.elapsed() > Duration::from_secs(120) {
+                process.kill().unwrap();
+                panic!("it does not end");
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let output = process.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("a load or a step has not ended"), "{said}");
+        assert_eq!(output.status.code(), Some(0), "{said}");
     }
 }

@@ -262,8 +262,9 @@ fn stream_cut_by_second_ctrl_c_ends_with_an_error_event() {
     assert_eq!(server.wait().unwrap().code(), Some(0));
 }
 
+/// What happens if a load hangs nonetheless is tested beside `serve`.
 #[test]
-fn hanging_load_does_not_delay_exit() {
+fn load_of_a_pipe_is_refused_and_does_not_delay_exit() {
     let (folder, _) = model();
     let mut server = spawn(&folder, &["serve", "--port", "0"], Stdio::null());
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
@@ -274,14 +275,32 @@ fn hanging_load_does_not_delay_exit() {
     let pipe = hangs.path().join("config.json");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let body = json!({ "model": hangs.path() }).to_string();
-    let headers = "Content-Type: application/json\r\n";
-    let load = client::open(address, "POST /v1/models/load", headers, body.as_bytes());
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    interrupt(&server);
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    let refused = client::post_raw(address, "/v1/models/load", body.as_bytes());
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    assert!(refused.body.contains("not a regular file"), "{}", refused.body);
     interrupt(&server);
     assert_eq!(server.wait().unwrap().code(), Some(0));
-    drop(load);
+    let rest: Vec<String> = lines.collect();
+    assert!(!rest.iter().any(|line| line.contains("has not ended")), "{rest:?}");
+}
+
+#[test]
+fn template_that_takes_too_much_of_the_memory_limit_fails() {
+    let (folder, _) = model();
+    // 180 MB of values, and a prompt of a few bytes.
+    let template = "{% set ns = namespace(all='') %}{% for i in range(600) %}\
+        {% set ns.all = ns.all + 'x' * 1000 %}{% endfor %}{{ messages[0].content }}";
+    std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    let run = |limit: &str| {
+        let folder = folder.path().to_str().unwrap();
+        let args = ["run", "--model", folder, "--max-tokens", "1", "--memory-limit", limit, "hi"];
+        lanner(&[&args[..], &DEVICE].concat(), &[])
+    };
+    let refused = run("512M");
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && error.contains("too costly for this conversation"), "{error}");
+    let answered = run("4G");
+    assert!(answered.status.success(), "{}", String::from_utf8_lossy(&answered.stderr));
 }
 
 #[test]

@@ -77,7 +77,8 @@ impl Loads {
         }
     }
 
-    fn spawn(&self, load: impl FnOnce() + Send + 'static) {
+    /// Runs a load on a thread that [`stop`](Loads::stop) waits for.
+    pub fn spawn(&self, load: impl FnOnce() + Send + 'static) {
         let mut threads = lock(&self.threads);
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread::spawn(load));
