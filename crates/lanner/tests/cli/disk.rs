@@ -13,7 +13,10 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
-use crate::support::{client, process::ServerProcess, process::lanner};
+use crate::support::{
+    client, long_context,
+    process::{ServerProcess, lanner},
+};
 
 const BIRDS: [&str; 8] = ["owl", "falcon", "kite", "harrier", "buzzard", "merlin", "osprey", "kestrel"];
 
@@ -31,21 +34,6 @@ fn body(words: usize, question: &str, max_tokens: u64) -> Value {
         { "role": "user", "content": question },
     ]);
     json!({ "messages": messages, "temperature": 0, "max_tokens": max_tokens })
-}
-
-/// The built-in model, with a longer context for long prompts of tools.
-fn stretched() -> TempDir {
-    let (merlin, folder) =
-        (Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin"), tempdir().unwrap());
-    for entry in fs::read_dir(&merlin).unwrap() {
-        let name = entry.unwrap().file_name();
-        fs::copy(merlin.join(&name), folder.path().join(&name)).unwrap();
-    }
-    let config = fs::read_to_string(merlin.join("config.json")).unwrap();
-    let longer = config.replace("\"max_position_embeddings\": 8192", "\"max_position_embeddings\": 16384");
-    assert_ne!(config, longer);
-    fs::write(folder.path().join("config.json"), longer).unwrap();
-    folder
 }
 
 fn ask(server: &ServerProcess, body: &Value) -> Value {
@@ -86,7 +74,7 @@ fn left_unfinished(folder: &Path) -> usize {
 #[test]
 fn killed_server_resumes_from_the_disk_cache() {
     let exact = std::env::var_os("LANNER_LOAD").is_some();
-    let (folder, model) = (tempdir().unwrap(), stretched());
+    let (folder, model) = (tempdir().unwrap(), long_context(16384));
     let model = ["--model", model.path().to_str().unwrap()];
     let words = if exact { 2750 } else { 700 };
     let mut server = start(&folder, &model);

@@ -11,6 +11,7 @@ mod bench;
 mod bench_speculate;
 mod cache;
 mod chat;
+mod chat_terminal;
 mod codex;
 mod commands;
 mod completions;

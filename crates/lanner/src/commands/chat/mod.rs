@@ -3,12 +3,15 @@
 mod input;
 mod slash;
 
-use std::path::Path;
+use std::{io, path::Path};
 
 use chat::Delta;
 use engine::RequestError;
 use serde_json::{Value, json};
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
+};
 
 use self::{input::Input, slash::Slash};
 use super::CommandError;
@@ -85,6 +88,8 @@ impl Session<'_> {
 
     /// `None`: stopped before any content.
     fn answer(&self) -> Result<Option<Value>, CommandError> {
+        // From here on, also while the prompt is prepared, Ctrl-C only stops the answer.
+        let interrupts = self.interruptible.then(|| self.interrupts()).transpose()?;
         let prompt = self.model.chat_prompt(&conversation::prompt_for(self.messages(), self.think))?;
         let params = AnswerParams {
             overrides: &self.sampling,
@@ -97,7 +102,12 @@ impl Session<'_> {
         };
         let generation = Generation::start(&self.model.engine, vec![self.model.answer(&prompt, params)?])?;
         let progress = PromptProgress::new(prompt.ids.len());
-        self.runtime.block_on(self.print(generation, progress))
+        self.runtime.block_on(self.print(generation, progress, interrupts))
+    }
+
+    fn interrupts(&self) -> io::Result<Signal> {
+        let _entered = self.runtime.enter();
+        signal(SignalKind::interrupt())
     }
 
     /// Streams the answer and returns it as a message; Ctrl-C stops it.
@@ -105,6 +115,7 @@ impl Session<'_> {
         &self,
         mut generation: Generation,
         mut progress: PromptProgress,
+        mut interrupts: Option<Signal>,
     ) -> Result<Option<Value>, CommandError> {
         let (mut content, mut reasoning) = (String::new(), String::new());
         let mut stopped = false;
@@ -112,7 +123,7 @@ impl Session<'_> {
         loop {
             let step = tokio::select! {
                 step = generation.next() => step,
-                Ok(()) = tokio::signal::ctrl_c(), if self.interruptible => {
+                () = next_interrupt(&mut interrupts) => {
                     generation.cancel();
                     continue;
                 }
@@ -174,6 +185,14 @@ impl Session<'_> {
 
     fn messages(&self) -> Vec<Value> {
         [conversation::opening(self.system.as_deref()), self.turns.clone()].concat()
+    }
+}
+
+/// Never, without signals.
+async fn next_interrupt(interrupts: &mut Option<Signal>) {
+    match interrupts {
+        Some(interrupts) => _ = interrupts.recv().await,
+        None => std::future::pending().await,
     }
 }
 

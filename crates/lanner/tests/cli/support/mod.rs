@@ -8,3 +8,21 @@ pub(crate) mod document;
 pub(crate) mod fake_hub;
 pub(crate) mod process;
 pub(crate) mod server;
+
+use std::{fs, path::Path};
+
+/// The built-in model with a longer context: a folder for `--model`.
+pub(crate) fn long_context(tokens: usize) -> tempfile::TempDir {
+    let merlin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin");
+    let folder = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(&merlin).unwrap() {
+        let name = entry.unwrap().file_name();
+        fs::copy(merlin.join(&name), folder.path().join(&name)).unwrap();
+    }
+    let config = fs::read_to_string(merlin.join("config.json")).unwrap();
+    let longer = format!("\"max_position_embeddings\": {tokens}");
+    let longer = config.replace("\"max_position_embeddings\": 8192", &longer);
+    assert_ne!(config, longer);
+    fs::write(folder.path().join("config.json"), longer).unwrap();
+    folder
+}
