@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::support::{
     client,
-    server::{Setup, TestServer, token},
+    server::{Gate, Setup, TestServer, token},
 };
 
 /// Generates until the client disconnects.
@@ -63,7 +63,15 @@ fn client_disconnect_cancels_a_non_streaming_answer() {
 
 #[test]
 fn health_answers_during_sixteen_generations() {
-    let server = endless(Duration::from_millis(2));
+    let gate = Gate::default();
+    let held = gate.clone();
+    let server = Setup { delay: Duration::from_millis(2), ..Setup::default() }.script(move |_, n| {
+        // Until /health has answered.
+        if n == 100 {
+            held.wait();
+        }
+        token(65)
+    });
     let address = server.address;
     let requests: Vec<_> = (0..16)
         .map(|_| {
@@ -85,6 +93,7 @@ fn health_answers_during_sixteen_generations() {
     // A bound on hanging, not on the machine's speed.
     assert!(times[10] < Duration::from_secs(1), "/health took {times:?}");
     eprintln!("/health during 16 streams: median {:?}, slowest {:?}", times[10], times[20]);
+    gate.open();
     assert!(requests.into_iter().all(|request| request.join().unwrap()));
     wait_until_idle(&server);
 }

@@ -1,7 +1,7 @@
 //! The built-in model under 64 clients that disconnect, read slowly, and mix requests.
 //!
-//! Takes a few seconds. `LANNER_LOAD=600` sets the seconds, and enforces limits that need an idle
-//! machine with eight processors and an optimised program.
+//! Each client makes a few requests. With `LANNER_LOAD=600` they make requests for that many seconds,
+//! and limits that need an idle machine with eight processors and an optimised program are enforced.
 
 use std::{
     io::Read,
@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use crate::support::{client, process::ServerProcess};
 
 const STREAMS: u64 = 64;
+/// Requests of each client without `LANNER_LOAD`.
+const REQUESTS: usize = 2;
 pub(crate) const WORDS: [&str; 8] = ["owl", "night", "the", "forest", "hunts", "mouse", "quiet", "feathers"];
 
 impl ServerProcess {
@@ -53,7 +55,7 @@ struct Outcomes {
     cancelled: usize,
     slow: usize,
     health: Vec<Duration>,
-    /// Resident megabytes, every tenth of a second.
+    /// Resident megabytes after each request.
     memory: Vec<f64>,
 }
 
@@ -101,27 +103,29 @@ fn ask(server: &ServerProcess, known: &(Value, String), random: &mut Random, out
     outcomes.lock().unwrap().slow += 1;
 }
 
-fn soak(server: &ServerProcess, known: &(Value, String), time: Duration) -> Outcomes {
+/// Runs all clients for `time`, or until each has made [`REQUESTS`].
+fn soak(server: &ServerProcess, known: &(Value, String), time: Option<Duration>) -> Outcomes {
     let (outcomes, start) = (Mutex::new(Outcomes::default()), Instant::now());
-    let running = || start.elapsed() < time;
+    let go_on = |asked: usize| time.map_or(asked < REQUESTS, |time| start.elapsed() < time);
     thread::scope(|scope| {
-        for i in 0..STREAMS {
-            let (outcomes, running) = (&outcomes, &running);
+        let clients = (0..STREAMS).map(|i| {
+            let (outcomes, go_on) = (&outcomes, &go_on);
             scope.spawn(move || {
                 let mut random = Random(i + 1);
-                while running() {
+                for _ in (0..).take_while(|asked| go_on(*asked)) {
                     ask(server, known, &mut random, outcomes);
+                    outcomes.lock().unwrap().memory.extend(server.memory());
                 }
-            });
-        }
-        while running() {
+            })
+        });
+        let clients: Vec<_> = clients.collect();
+        loop {
             let asked = Instant::now();
             assert_eq!(client::get(server.address, "/health").status, 200);
-            let (took, memory) = (asked.elapsed(), server.memory());
-            let mut outcomes = outcomes.lock().unwrap();
-            outcomes.health.push(took);
-            outcomes.memory.extend(memory);
-            drop(outcomes);
+            outcomes.lock().unwrap().health.push(asked.elapsed());
+            if clients.iter().all(|client| client.is_finished()) {
+                break;
+            }
             thread::sleep(Duration::from_millis(100));
         }
     });
@@ -154,7 +158,7 @@ fn sixty_four_clients_that_leave_or_read_slowly_change_no_answer() {
         gain
     });
 
-    let mut outcomes = soak(&server, &known, Duration::from_secs(long.unwrap_or(4)));
+    let mut outcomes = soak(&server, &known, long.map(Duration::from_secs));
     eprintln!("{} answered, {} cancelled, {} slow", outcomes.answered, outcomes.cancelled, outcomes.slow);
     assert!(outcomes.answered > 0 && outcomes.cancelled > 0);
     let start = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Condvar, Mutex},
     time::Duration,
 };
 
@@ -32,6 +32,24 @@ pub(crate) struct TestServer {
     pub host: AppState,
     requests: Arc<Mutex<Vec<Request>>>,
     _runtime: Runtime,
+}
+
+/// Holds answers of a script until it is opened; its clones are the same gate.
+#[derive(Clone, Default)]
+pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    /// Scripts run on a thread for each answer.
+    pub(crate) fn wait(&self) {
+        let (open, changed) = &*self.0;
+        drop(changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
+    }
+
+    pub(crate) fn open(&self) {
+        let (open, changed) = &*self.0;
+        *open.lock().unwrap() = true;
+        changed.notify_all();
+    }
 }
 
 /// Options of a test server.
