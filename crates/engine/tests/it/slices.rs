@@ -1,5 +1,5 @@
-//! Restoring and storing state and measuring step costs do not delay other requests: they are done in
-//! slices between steps.
+//! Restoring and storing state and measuring step costs do not delay other requests: they are done
+//! in slices between steps.
 
 use std::{
     fs,

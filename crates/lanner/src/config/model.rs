@@ -14,8 +14,8 @@ use crate::{
 /// Default bounds of the prefix cache in memory.
 const MIN_PREFIX_CACHE: usize = 256 << 20;
 const MAX_PREFIX_CACHE: usize = 8 << 30;
-/// Renderings of chat templates take at most this part of a memory limit, as a divisor; without one,
-/// of the machine's memory.
+/// Renderings of chat templates take at most this part of a memory limit, as a divisor; without
+/// one, of the machine's memory.
 const RENDER_DIVISOR: usize = 8;
 /// Prompts that a server renders at a time.
 const RENDERINGS: usize = 8;
