@@ -11,8 +11,9 @@ use super::{
 };
 
 /// Crates and their allowed dependencies.
-const CRATES: [(&str, &[&str]); 10] = [
+const CRATES: [(&str, &[&str]); 11] = [
     ("files", &[]),
+    ("store", &[]),
     ("vision", &[]),
     ("amx-emulator", &[]),
     ("eval", &[]),
@@ -22,7 +23,7 @@ const CRATES: [(&str, &[&str]); 10] = [
     ("engine", &["nn", "mlx", "kernels", "files"]),
     ("chat", &["files"]),
     // The program names MLX only to learn where its library is.
-    ("lanner", &["engine", "chat", "eval", "files", "mlx"]),
+    ("lanner", &["engine", "chat", "eval", "files", "mlx", "store"]),
 ];
 /// A file may import files of its own layer and lower ones.
 const FLOORS: [Floors; 1] = [Floors { name: "engine", folders: &[("api", 0), ("engine_loop", 2)], other: 1 }];
