@@ -1,6 +1,8 @@
 /** Where conversations are kept. The rest of the page knows the interface only. */
 
 import type { Conversation } from "./conversation";
+import { openBrowserStore } from "./storage-browser";
+import { openServerStore } from "./storage-server";
 
 export interface Summary {
   id: string;
@@ -10,166 +12,29 @@ export interface Summary {
   snippet?: string;
 }
 
+/** A part of a list. */
+export interface Listing {
+  items: Summary[];
+  /** Where the next part begins; null: this is the last one. */
+  next: string | null;
+}
+
 export interface ConversationStore {
-  /** False if conversations are lost with the tab. */
-  readonly isPersistent: boolean;
+  /** `tab`: conversations are lost when it is closed. */
+  readonly place: "server" | "browser" | "tab";
   /** Latest first. */
-  list(): Promise<Summary[]>;
+  list(after?: string): Promise<Listing>;
   /** The conversations that have all words of `query`, latest first. */
-  search(query: string): Promise<Summary[]>;
+  search(query: string, after?: string): Promise<Listing>;
   read(id: string): Promise<Conversation | undefined>;
   /** Messages that another tab has added meanwhile are kept. */
   write(conversation: Conversation): Promise<void>;
   remove(id: string): Promise<void>;
-  all(): Promise<Conversation[]>;
+  /** Latest first, one at a time. */
+  all(): AsyncIterable<Conversation>;
 }
 
-const DATABASE = "lanner";
-const CONVERSATIONS = "conversations";
-const SNIPPET = 40;
-
-/** IndexedDB, or memory where the browser denies it, as in some private windows. */
+/** The server if it has a store, else the browser. */
 export async function openStore(): Promise<ConversationStore> {
-  try {
-    return new IndexedDbStore(await open());
-  } catch {
-    return new MemoryStore();
-  }
-}
-
-function open(): Promise<IDBDatabase> {
-  const opening = indexedDB.open(DATABASE, 1);
-  opening.onupgradeneeded = () => {
-    opening.result
-      .createObjectStore(CONVERSATIONS, { keyPath: "id" })
-      .createIndex("updated", "updated");
-  };
-  return result(opening);
-}
-
-function result<T>(pending: IDBRequest<T>): Promise<T> {
-  return new Promise((resolve, reject) => {
-    pending.onsuccess = () => resolve(pending.result);
-    pending.onerror = () => reject(pending.error ?? new Error("the browser's database failed"));
-  });
-}
-
-class IndexedDbStore implements ConversationStore {
-  readonly isPersistent = true;
-
-  constructor(private readonly database: IDBDatabase) {
-    // Another tab with a newer page wants to change the layout.
-    database.onversionchange = () => database.close();
-  }
-
-  async list(): Promise<Summary[]> {
-    return this.scan(conversation => summary(conversation));
-  }
-
-  async search(query: string): Promise<Summary[]> {
-    return this.scan(conversation => match(conversation, query));
-  }
-
-  async read(id: string): Promise<Conversation | undefined> {
-    return result(this.store("readonly").get(id) as IDBRequest<Conversation | undefined>);
-  }
-
-  async write(conversation: Conversation): Promise<void> {
-    const store = this.store("readwrite");
-    const stored = await result(store.get(conversation.id) as IDBRequest<Conversation | undefined>);
-    await result(
-      store.put({ ...conversation, messages: { ...stored?.messages, ...conversation.messages } }),
-    );
-  }
-
-  async remove(id: string): Promise<void> {
-    await result(this.store("readwrite").delete(id));
-  }
-
-  async all(): Promise<Conversation[]> {
-    return this.scan(conversation => conversation);
-  }
-
-  private store(mode: IDBTransactionMode): IDBObjectStore {
-    return this.database.transaction(CONVERSATIONS, mode).objectStore(CONVERSATIONS);
-  }
-
-  /** One conversation in memory at a time. */
-  private scan<T>(pick: (conversation: Conversation) => T | undefined): Promise<T[]> {
-    const found: T[] = [];
-    const cursor = this.store("readonly").index("updated").openCursor(null, "prev");
-    return new Promise((resolve, reject) => {
-      cursor.onerror = () => reject(cursor.error ?? new Error("the browser's database failed"));
-      cursor.onsuccess = () => {
-        const at = cursor.result;
-        if (!at) return resolve(found);
-        const one = pick(at.value as Conversation);
-        if (one !== undefined) found.push(one);
-        at.continue();
-      };
-    });
-  }
-}
-
-class MemoryStore implements ConversationStore {
-  readonly isPersistent = false;
-  private readonly conversations = new Map<string, Conversation>();
-
-  async list(): Promise<Summary[]> {
-    return (await this.all()).map(summary);
-  }
-
-  async search(query: string): Promise<Summary[]> {
-    return (await this.all()).flatMap(conversation => match(conversation, query) ?? []);
-  }
-
-  async read(id: string): Promise<Conversation | undefined> {
-    return this.conversations.get(id);
-  }
-
-  async write(conversation: Conversation): Promise<void> {
-    this.conversations.set(conversation.id, conversation);
-  }
-
-  async remove(id: string): Promise<void> {
-    this.conversations.delete(id);
-  }
-
-  async all(): Promise<Conversation[]> {
-    return [...this.conversations.values()].sort((a, b) => b.updated - a.updated);
-  }
-}
-
-function summary({ id, title, updated }: Conversation): Summary {
-  return { id, title, updated };
-}
-
-function match(conversation: Conversation, query: string): Summary | undefined {
-  const words = query
-    .toLowerCase()
-    .split(/\s+/)
-    .filter(word => word !== "");
-  const texts = [
-    conversation.title,
-    ...Object.values(conversation.messages).map(message => message.text),
-  ];
-  const all = texts.join("\n").toLowerCase();
-  if (!words.every(word => all.includes(word))) return undefined;
-  return { ...summary(conversation), snippet: snippet(texts.slice(1), words[0] ?? "") };
-}
-
-function snippet(texts: string[], word: string): string | undefined {
-  for (const text of texts) {
-    const at = text.toLowerCase().indexOf(word);
-    if (at < 0) continue;
-    const [from, to] = [
-      Math.max(0, at - SNIPPET),
-      Math.min(text.length, at + word.length + SNIPPET),
-    ];
-    return `${from > 0 ? "…" : ""}${text.slice(from, to)}${to < text.length ? "…" : ""}`.replace(
-      /\s+/g,
-      " ",
-    );
-  }
-  return undefined;
+  return (await openServerStore()) ?? (await openBrowserStore());
 }

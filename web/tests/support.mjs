@@ -65,7 +65,7 @@ export async function hub() {
   return { url: `http://127.0.0.1:${server.address().port}`, close: () => server.close() };
 }
 
-/** Starts `lanner serve` with these flags and waits until it answers. */
+/** Starts `lanner serve` with these flags, or `"stored"` for a store, and waits until it answers. */
 export async function serve(program, endpoint, ...flags) {
   const folder = mkdtempSync(join(tmpdir(), "lanner-page-"));
   const env = {
@@ -74,7 +74,11 @@ export async function serve(program, endpoint, ...flags) {
     HF_HUB_CACHE: join(folder, "hub"),
     HF_HUB_OFFLINE: "",
   };
-  const child = spawn(program, ["serve", "--port", "0", "--disk-cache", "off", ...flags], {
+  // The pages of most tests keep their conversations apart, in browsers of their own.
+  const stored = flags.includes("stored");
+  const store = stored ? ["--store", join(folder, "store.db")] : ["--no-store"];
+  const own = flags.filter(flag => flag !== "stored");
+  const child = spawn(program, ["serve", "--port", "0", "--disk-cache", "off", ...store, ...own], {
     env,
     stdio: ["ignore", "ignore", "pipe"],
   });

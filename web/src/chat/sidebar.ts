@@ -3,7 +3,8 @@
 import { branch, type Conversation } from "../conversation";
 import { byId, confirmed, download, el, iconButton, notify, replace } from "../dom";
 import { day } from "../format";
-import type { ConversationStore, Summary } from "../storage";
+import type { ConversationStore, Listing, Summary } from "../storage";
+import { openBrowserStore } from "../storage-browser";
 import { fromJson, toJson, toMarkdown } from "../transfer";
 import { sentence } from "./generate";
 
@@ -30,7 +31,8 @@ export class Sidebar {
     const file = byId<HTMLInputElement>("import-file");
     byId("import").addEventListener("click", () => file.click());
     file.addEventListener("change", () => void this.importFile(file));
-    if (!store.isPersistent)
+    if (store.place === "server") void this.offerMove();
+    if (store.place === "tab")
       notify(
         "This browser keeps no data for this page: conversations are lost when the tab is closed.",
         "error",
@@ -44,29 +46,58 @@ export class Sidebar {
 
   async refresh(): Promise<void> {
     const query = this.search.value.trim();
-    const found = query ? await this.store.search(query) : await this.store.list();
+    const part = await this.part(query);
     // A later search may have been faster.
-    if (query !== this.search.value.trim()) return;
+    if (query === this.search.value.trim()) this.draw(query, part.items, part.next);
+  }
+
+  private part(query: string, after?: string): Promise<Listing> {
+    return query ? this.store.search(query, after) : this.store.list(after);
+  }
+
+  private draw(query: string, found: Summary[], next: string | null): void {
     const groups = new Map<string, Summary[]>();
     for (const one of found) {
-      const name = query ? `${found.length} found` : day(one.updated);
+      const name = query ? `${found.length}${next ? " and more" : ""} found` : day(one.updated);
       groups.set(name, [...(groups.get(name) ?? []), one]);
     }
     const sections = [...groups].map(([name, all]) =>
       el("section", {}, el("h2", {}, name), el("ul", {}, ...all.map(one => this.row(one)))),
     );
+    const none = query ? "No conversation has these words." : "No conversations yet.";
+    const more = async (after: string) => {
+      const part = await this.part(query, after);
+      if (query === this.search.value.trim()) this.draw(query, [...found, ...part.items], part.next);
+    };
     replace(
       this.list,
-      ...(sections.length
-        ? sections
-        : [
-            el(
-              "p",
-              { class: "hint" },
-              query ? "No conversation has these words." : "No conversations yet.",
-            ),
-          ]),
+      ...(sections.length ? sections : [el("p", { class: "hint" }, none)]),
+      next && el("button", { type: "button", id: "more", onclick: () => void more(next) }, "More"),
     );
+  }
+
+  /** Conversations that this browser kept while the server had no store. */
+  private async offerMove(): Promise<void> {
+    const browser = await openBrowserStore();
+    const left = (await browser.list()).items.length;
+    if (left === 0) return;
+    const move = async () => {
+      button.disabled = true;
+      try {
+        for await (const conversation of browser.all()) {
+          await this.store.write(conversation);
+          await browser.remove(conversation.id);
+        }
+        button.remove();
+      } catch (error) {
+        button.disabled = false;
+        notify(sentence(error), "error");
+      }
+      await this.refresh();
+    };
+    const text = `Move ${left === 1 ? "a conversation" : `${left} conversations`} of this browser to the server`;
+    const button = el("button", { type: "button", id: "move", onclick: () => void move() }, text);
+    this.list.before(button);
   }
 
   private row({ id, title, snippet }: Summary): HTMLElement {
@@ -92,13 +123,23 @@ export class Sidebar {
 
   private async remove(id: string, title: string): Promise<void> {
     if (!(await confirmed(`Delete “${title}”?`, "Delete"))) return;
-    await this.store.remove(id);
+    try {
+      await this.store.remove(id);
+    } catch (error) {
+      return notify(sentence(error), "error");
+    }
     this.actions.forget(id);
     await this.refresh();
   }
 
   private async exportAll(): Promise<void> {
-    download("lanner-conversations.json", "application/json", toJson(await this.store.all()));
+    const all: Conversation[] = [];
+    try {
+      for await (const conversation of this.store.all()) all.push(conversation);
+    } catch (error) {
+      return notify(sentence(error), "error");
+    }
+    download("lanner-conversations.json", "application/json", toJson(all));
   }
 
   private exportMarkdown(): void {

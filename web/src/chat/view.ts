@@ -24,6 +24,12 @@ const EXAMPLES = [
   "What is 17 + 25?",
 ];
 
+const KEEPERS = {
+  server: "the server keeps in a file of its user",
+  browser: "only this browser keeps",
+  tab: "end with this tab",
+};
+
 /** An answer that is being generated. */
 interface Running {
   conversation: Conversation;
@@ -56,7 +62,12 @@ export class ChatView implements MessageActions {
 
   async open(id: string): Promise<void> {
     // While its answer is being generated, a conversation is newer than in the store.
-    const conversation = this.running.get(id)?.conversation ?? (await this.store.read(id));
+    let conversation = this.running.get(id)?.conversation;
+    try {
+      conversation ??= await this.store.read(id);
+    } catch (error) {
+      return notify(sentence(error), "error");
+    }
     if (!conversation) return notify("This conversation does not exist any more.", "error");
     // It may have been deleted and imported again.
     this.forgotten.delete(id);
@@ -190,7 +201,7 @@ export class ChatView implements MessageActions {
     try {
       await this.store.write(conversation);
     } catch (error) {
-      notify(`The conversation could not be saved in this browser: ${sentence(error)}`, "error");
+      notify(`The conversation could not be saved: ${sentence(error)}`, "error");
     }
     this.onSaved();
   }
@@ -232,7 +243,7 @@ export class ChatView implements MessageActions {
       el(
         "p",
         {},
-        "Everything stays on it: the model, the answers, and these conversations, which only this browser keeps.",
+        `Everything stays on it: the model, the answers, and these conversations, which ${KEEPERS[this.store.place]}.`,
       ),
       el("div", { class: "examples" }, ...examples),
     );

@@ -59,6 +59,52 @@ export function lineChart(
   );
 }
 
+/** Stacked bars over time; `bars` is their number. */
+export function barChart(
+  title: string,
+  series: Series[],
+  bars: number,
+  show: (value: number) => string,
+): HTMLElement {
+  const sums = Array.from({ length: bars }, (_, at) =>
+    series.reduce((sum, one) => sum + (one.values[at] ?? 0), 0),
+  );
+  const top = niceTop(Math.max(1, ...sums));
+  const width = WIDTH / bars;
+  const filled = Array<number>(bars).fill(0);
+  const parts = series.flatMap((one, i) =>
+    one.values.map((value, at) => {
+      const height = (value / top) * HEIGHT;
+      filled[at]! += height;
+      const y = HEIGHT + 1 - filled[at]!;
+      return svg("rect", { class: `fill color-${i}`, x: at * width + 1, y, width: width - 2, height });
+    }),
+  );
+  const entries = series.map((one): [string, string] => [
+    one.name,
+    show(one.values.reduce((sum, value) => sum + value, 0)),
+  ]);
+  const text = entries.map(([name, value]) => `${name} ${value}`).join(", ") || "none";
+  const picture = svg(
+    "svg",
+    {
+      viewBox: `0 0 ${WIDTH} ${HEIGHT + 2}`,
+      class: "chart",
+      preserveAspectRatio: "none",
+      role: "img",
+      "aria-label": `${title}: ${text}`,
+    },
+    svg("line", { class: "grid-line", x1: 0, x2: WIDTH, y1: 1, y2: 1 }),
+    ...parts,
+  );
+  return el(
+    "figure",
+    { class: "line-chart" },
+    el("figcaption", {}, el("strong", {}, title), legend(entries)),
+    el("div", { class: "plot" }, picture, el("span", { class: "scale" }, show(top))),
+  );
+}
+
 function polyline(values: number[], points: number, top: number): string {
   const start = points - values.length;
   return values

@@ -20,6 +20,7 @@ export interface Stats {
   version: string;
   uptime_s: number;
   memory: { active_bytes: number; peak_bytes: number; machine_bytes?: number | null };
+  store?: { history: boolean };
 }
 
 export function cachePanel(metrics: Metrics): HTMLElement[] {

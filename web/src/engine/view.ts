@@ -8,6 +8,7 @@ import { bytes, count, rate, seconds, share } from "../format";
 import { missNode } from "../misses";
 import type { ConversationStore } from "../storage";
 import { lineChart } from "./charts";
+import { historyPanel } from "./history";
 import { Interval, Metrics } from "./metrics";
 import { cachePanel, memoryPanel, requestsPanel, speculationPanel, type Stats } from "./panels";
 
@@ -20,9 +21,12 @@ const PANELS = [
   ["cache", "Prefix cache"],
   ["speculation", "Speculative decoding"],
   ["requests", "Requests and steps"],
+  ["history", "History"],
 ];
 const EVERY = 1000;
 const RECENT_MISSES = 8;
+/** Latest conversations in which misses are looked for. */
+const RECENT_CONVERSATIONS = 30;
 interface History {
   decode: number[];
   prefill: number[];
@@ -57,7 +61,8 @@ export class EngineView {
 
   show(): void {
     void this.read();
-    void this.drawMisses();
+    void this.drawMisses().catch(error => notify(sentence(error), "error"));
+    void historyPanel().then(nodes => this.panel("history", ...nodes));
     this.timer ??= setInterval(() => void this.read(), EVERY);
   }
 
@@ -166,11 +171,13 @@ export class EngineView {
   }
 
   /**
-   * The server tells the text at a miss with each answer; these are of the answers in this browser.
+   * The server tells the text at a miss with each answer; these are of the latest conversations.
    */
   private async drawMisses(): Promise<void> {
     const found: [number, string, CacheMiss][] = [];
-    for (const conversation of await this.store.all()) {
+    let read = 0;
+    for await (const conversation of this.store.all()) {
+      if (read++ >= RECENT_CONVERSATIONS) break;
       for (const message of branch(conversation)) {
         const miss = message.usage?.lanner?.cache.miss;
         if (miss) found.push([message.created, conversation.title, miss]);
@@ -182,7 +189,7 @@ export class EngineView {
       .map(([, title, miss]) => el("li", {}, el("strong", {}, title), missNode(miss)));
     replace(
       byId("recent-misses"),
-      el("h3", {}, "Latest misses of conversations in this browser"),
+      el("h3", {}, "Misses of the latest conversations"),
       items.length
         ? el("ul", { class: "misses" }, ...items)
         : el("p", { class: "hint" }, "None yet."),
