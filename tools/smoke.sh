@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 cargo build --release
 
 log=$(mktemp)
-target/release/lanner serve --port 0 2>"$log" &
+target/release/lanner serve --port 0 --no-store 2>"$log" &
 server=$!
 trap 'kill $server 2>/dev/null || true; rm -f "$log"' EXIT
 for _ in $(seq 100); do

@@ -9,7 +9,7 @@ lanner=$(realpath "$1")
 out=$(mktemp -d)
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 url=http://127.0.0.1:$port
-HF_HUB_OFFLINE=1 "$lanner" serve --port "$port" --disk-cache off 2>"$out/server.log" &
+HF_HUB_OFFLINE=1 "$lanner" serve --port "$port" --disk-cache off --no-store 2>"$out/server.log" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true; rm -rf "$out"' EXIT
 for _ in $(seq 240); do

@@ -140,7 +140,7 @@ class Server:
         self.url = f"http://127.0.0.1:{port}"
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [program, "serve", "--port", str(port), "--disk-cache", "off"],
+            [program, "serve", "--port", str(port), "--disk-cache", "off", "--no-store"],
             env={**os.environ, "LANNER_API_KEY": KEY},
             stdout=subprocess.DEVNULL,
             stderr=self.log,

@@ -20,7 +20,7 @@ if [ ! -x "$venv/bin/schemathesis" ]; then
 fi
 
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-HF_HUB_OFFLINE=1 HF_HUB_CACHE=$out/hub "$lanner" serve --port "$port" --disk-cache off --log warn \
+HF_HUB_OFFLINE=1 HF_HUB_CACHE=$out/hub "$lanner" serve --port "$port" --disk-cache off --log warn --store "$out/store.db" \
     2>"$out/server.log" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT

@@ -27,6 +27,7 @@ pub mod hub;
 pub mod keep_alive;
 pub mod launch;
 pub mod loading;
+pub mod logging;
 pub mod model;
 mod model_files;
 mod pooling;

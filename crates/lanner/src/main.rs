@@ -7,6 +7,7 @@ use lanner::{
     cli::Cli,
     commands::{self, CommandError},
     config::{Command, Config, kernel_cache_folder},
+    logging,
     terminal::say,
 };
 
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let config = Config::resolve(cli)?;
-    tracing_subscriber::fmt().with_max_level(config.log).with_writer(std::io::stderr).init();
+    logging::start(config.log, config.log_format);
     engine::set_kernel_options(engine::KernelOptions {
         cache: kernel_cache_folder(),
         ..engine::KernelOptions::default()
@@ -42,6 +43,8 @@ fn run(cli: Cli) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Stop(server, model) => commands::stop(&server, &model).map(done),
         Command::Paths(paths) => commands::paths(&paths).map(done),
         Command::Rm(hub, rm) => commands::rm(&hub, &rm).map(done),
+        Command::History(history) => commands::history(&history).map(done),
+        Command::Stats(usage) => commands::stats(&usage).map(done),
         Command::Cache(cache) => commands::cache(&cache).map(done),
         Command::Bench(model, bench) => commands::bench(&model, &bench).map(done),
         Command::Eval(eval) => commands::eval(&eval).map(done),

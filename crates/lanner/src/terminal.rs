@@ -3,14 +3,25 @@
 use std::{
     fmt::Display,
     io::{self, IsTerminal, Write},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
 use chat::Delta;
 
+/// How messages become lines: as they are, if nothing else was set at the start.
+static LINE: OnceLock<fn(&str) -> String> = OnceLock::new();
+
 /// Prints a line on stderr; unlike `eprintln!` it does not panic if stderr is closed.
 pub fn say(message: impl Display) {
-    let _ = writeln!(io::stderr(), "{message}");
+    let message = message.to_string();
+    let line = LINE.get().map_or(message.clone(), |line| line(&message));
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Sets the form of all messages, once.
+pub(crate) fn say_in(line: fn(&str) -> String) {
+    let _ = LINE.set(line);
 }
 
 pub struct Printer {

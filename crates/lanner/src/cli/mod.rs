@@ -6,6 +6,7 @@ mod eval;
 mod launch;
 mod model;
 mod server;
+mod store;
 mod thinking;
 mod values;
 
@@ -20,15 +21,16 @@ pub use self::{
     launch::LaunchArgs,
     model::{CacheArgs, Device, Dtype, ModelArgs, Precision, SpeculateArgs, VolatilePrefix, WhenFull},
     server::{RemoteArgs, ServerArgs},
+    store::{ExportFormat, HistoryCommand, HistoryRmArgs, StoreArgs, StoreFileArgs, UsageArgs},
     thinking::ThinkingArgs,
-    values::{Bytes, CorsOrigin, HostAddress, LogLevel, QuantizationMode, SpeculateArg},
+    values::{Bytes, CorsOrigin, HostAddress, LogFormat, LogLevel, QuantizationMode, SpeculateArg},
 };
 use crate::sampling::SamplingArgs;
 
 /// An LLM inference engine on Apple's MLX.
 ///
-/// The flags of the groups Model, Cache, Server, Thinking and Sampling may also be set in a TOML
-/// config file, in sections of these names; those of Thinking also for one model, in
+/// The flags of the groups Model, Cache, Server, Store, Thinking and Sampling may also be set in a
+/// TOML config file, in sections of these names; those of Thinking also for one model, in
 /// [models.NAME]. Flags override the environment, which overrides the file.
 #[derive(Debug, Parser)]
 #[command(name = "lanner", version, max_term_width = 100)]
@@ -48,6 +50,9 @@ pub struct GlobalArgs {
     /// Log level on stderr.
     #[arg(long, global = true, env = "LANNER_LOG", value_name = "LEVEL", default_value = "warn")]
     pub log: LogLevel,
+    /// Log lines as text or as JSON; see docs/store.md.
+    #[arg(long, global = true, env = "LANNER_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
     /// Print without colours.
     #[arg(long, global = true, env = "NO_COLOR", value_parser = FalseyValueParser::new())]
     pub no_color: bool,
@@ -96,6 +101,11 @@ pub enum CliCommand {
     Rm(RmArgs),
     /// Show where data lies: config file, models, caches.
     Paths(PathsArgs),
+    /// List, show, export or remove conversations of `lanner chat` and of the web page.
+    #[command(subcommand)]
+    History(HistoryCommand),
+    /// Show how much servers were used: requests, tokens and speed by day and model.
+    Stats(UsageArgs),
     /// Show or remove the disk cache of earlier requests' state.
     Cache(DiskCacheArgs),
     /// Quantise a model into a new folder, which mlx-lm can load too.
@@ -279,6 +289,8 @@ pub struct ServeArgs {
     pub thinking: ThinkingArgs,
     #[command(flatten)]
     pub server: ServerArgs,
+    #[command(flatten)]
+    pub store: StoreArgs,
 }
 
 #[derive(Debug, Args)]
@@ -295,6 +307,15 @@ pub struct ChatArgs {
     pub thinking: ThinkingArgs,
     #[command(flatten)]
     pub conversation: ConversationArgs,
+    /// Continue a conversation: its id or the start of it, by default the latest one; see
+    /// `lanner history list`.
+    #[arg(long = "continue", value_name = "ID", num_args = 0..=1, help_heading = "Conversation")]
+    pub continued: Option<Option<String>>,
+    /// Do not save the conversation, nor the lines that are typed.
+    #[arg(long, help_heading = "Conversation", conflicts_with = "continued")]
+    pub no_history: bool,
+    #[command(flatten)]
+    pub store: StoreFileArgs,
 }
 
 #[derive(Debug, Args)]

@@ -207,6 +207,14 @@ pub enum LogLevel {
     Trace,
 }
 
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    /// One object for each line.
+    Json,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

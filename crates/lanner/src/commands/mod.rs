@@ -5,6 +5,7 @@ mod cache;
 mod chat;
 mod doctor;
 mod eval;
+mod history;
 mod ids;
 mod launch;
 mod models;
@@ -19,12 +20,14 @@ mod run;
 mod serve;
 mod show;
 mod speculate;
+mod stats;
 
 pub use self::eval::eval;
 pub use bench::bench;
 pub use cache::cache;
 pub use chat::chat;
 pub use doctor::doctor;
+pub use history::history;
 pub use launch::launch;
 pub use models::models;
 pub use ngram::{build as ngram_build, show as ngram_show};
@@ -36,6 +39,7 @@ pub use rm::rm;
 pub use run::run;
 pub use serve::serve;
 pub use show::show;
+pub use stats::stats;
 
 /// Why a command failed, in one sentence for stderr.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +91,12 @@ pub enum CommandError {
     Write { path: std::path::PathBuf, error: std::io::Error },
     #[error(transparent)]
     Eval(#[from] ::eval::EvalError),
+    #[error(transparent)]
+    Store(#[from] store::StoreError),
+    #[error(
+        "there are no conversations in {}\nhint: lanner chat saves its own, and the web page of lanner serve too", .0.display()
+    )]
+    NoStore(std::path::PathBuf),
     #[error("cannot read the terminal: {0}")]
     Terminal(#[from] rustyline::error::ReadlineError),
     #[error(transparent)]

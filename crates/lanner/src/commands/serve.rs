@@ -8,12 +8,13 @@ use std::{
 };
 
 use engine::{Memory, ModelInfo};
+use store::{Opening, Store, StoreError};
 use tokio::{net::TcpListener, runtime::Builder};
 
 use super::CommandError;
 use crate::{
     bench::machine,
-    config::{ModelConfig, ServeConfig, is_readable_by_others},
+    config::{ModelConfig, ServeConfig, StoreConfig, is_readable_by_others},
     hub,
     model::Model,
     server::{self, AppState, Server, preparation},
@@ -61,6 +62,7 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     let listener = runtime
         .block_on(TcpListener::bind(config.address))
         .map_err(|error| CommandError::Listen { address: config.address, error })?;
+    let store = open_store(config.store.as_ref())?;
     let server = Server::new(Model::open(model)?, config.registry.name.clone());
     // Before the line with the address, after which callers may stop reading.
     say(format_args!("lanner: {}", memory_summary(server.engine().info(), machine::memory())));
@@ -69,23 +71,45 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     warnings.chain(models_warnings(model)).for_each(say);
     say(format_args!("lanner: serving {} on http://{address}/v1 (ready in {seconds:.2} s)", server.name()));
     let state = AppState::new(server, model.clone(), config.registry.clone());
+    store.iter().for_each(|store| state.set_store(store.clone()));
     let result = runtime.block_on(server::serve(listener, state.clone(), &config));
     // Drops running requests; a template that is being rendered must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    stop(state, STOP_TIMEOUT);
+    stop(state, STOP_TIMEOUT, store.as_ref());
     Ok(result?)
 }
 
-/// Stops loads and engines; ends the process if one hangs.
-fn stop(state: AppState, most: Duration) {
+/// Stops loads and engines, and writes figures that are not stored yet; ends the process if a load or
+/// an engine hangs.
+fn stop(state: AppState, most: Duration, store: Option<&Store>) {
     let stop = move || {
         state.stop();
         drop(state);
     };
-    if !ends_within(most, stop) {
+    let is_stopped = ends_within(most, stop);
+    if let Some(Err(error)) = store.map(Store::flush) {
+        say(format_args!("lanner: warning: {error}"));
+    }
+    if !is_stopped {
         say("lanner: a load or a step has not ended; exiting without it");
         // A normal exit runs MLX's destructors, which crash while MLX computes.
         engine::exit_now(0);
+    }
+}
+
+/// A store that the user did not name is no reason to stop.
+pub(super) fn open_store(config: Option<&StoreConfig>) -> Result<Option<Store>, StoreError> {
+    let Some(StoreConfig { path, is_named }) = config else { return Ok(None) };
+    match Store::open(path) {
+        Ok(Opening { store, notice }) => {
+            notice.into_iter().for_each(|notice| say(format_args!("lanner: warning: {notice}")));
+            Ok(Some(store))
+        }
+        Err(error) if *is_named => Err(error),
+        Err(error) => {
+            say(format_args!("lanner: warning: {error}; nothing is stored"));
+            Ok(None)
+        }
     }
 }
 
@@ -157,7 +181,7 @@ mod tests {
         let server = Server::new(Model::open(&config).unwrap(), None);
         let state = AppState::new(server, config, RegistryConfig::default());
         state.loads().spawn(|| thread::sleep(Duration::MAX));
-        stop(state, Duration::from_millis(100));
+        stop(state, Duration::from_millis(100), None);
         unreachable!("the load has not ended");
     }
 

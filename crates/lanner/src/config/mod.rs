@@ -13,6 +13,7 @@ mod model;
 mod paths;
 mod run;
 mod server;
+mod store;
 mod thinking;
 mod tools;
 
@@ -37,13 +38,15 @@ pub use self::{
     paths::{DataPath, PathsConfig},
     run::{ChatConfig, ConversationConfig, PromptText, RunConfig, RunPrompt},
     server::{MAX_CONNECTIONS, RegistryConfig, ServeConfig, ServerAddress, Timeouts},
+    store::{HistoryAction, HistoryConfig, StoreConfig, UsageConfig},
     thinking::ThinkingConfig,
     tools::{DiskCacheConfig, ModelsConfig, NgramConfig, QuantizeConfig, RmConfig, ShowConfig},
 };
-pub use crate::cli::CorsOrigin;
+pub use crate::cli::{CorsOrigin, ExportFormat, LogFormat};
 use crate::{
     cli::{
-        CacheArgs, Cli, CliCommand, GlobalArgs, LogLevel, ModelArgs, NgramCommand, ServerArgs, ThinkingArgs,
+        CacheArgs, Cli, CliCommand, GlobalArgs, LogLevel, ModelArgs, NgramCommand, ServerArgs, StoreArgs,
+        ThinkingArgs,
     },
     hub::HubConfig,
     sampling::SamplingArgs,
@@ -51,6 +54,7 @@ use crate::{
 
 pub struct Config {
     pub log: LevelFilter,
+    pub log_format: LogFormat,
     pub command: Command,
 }
 
@@ -70,6 +74,8 @@ pub enum Command {
     Stop(ServerAddress, String),
     Paths(PathsConfig),
     Rm(HubConfig, RmConfig),
+    History(HistoryConfig),
+    Stats(UsageConfig),
     Cache(DiskCacheConfig),
     Bench(ModelConfig, BenchConfig),
     Eval(EvalConfig),
@@ -89,6 +95,7 @@ struct ConfigFile {
     model: ModelArgs,
     cache: CacheArgs,
     server: ServerArgs,
+    store: StoreArgs,
     sampling: SamplingArgs,
     thinking: ThinkingArgs,
     /// By names that --model takes.
@@ -99,13 +106,13 @@ impl Config {
     /// # Errors
     /// The config file cannot be read or has an unknown key, or a value is not valid.
     pub fn resolve(cli: Cli) -> Result<Config, ConfigError> {
-        let log = log_level(cli.global.log);
+        let (log, log_format) = (log_level(cli.global.log), cli.global.log_format);
         let command = match cli.command {
             // Faults of the config file are for it to report.
             CliCommand::Doctor(args) => Command::Doctor(Box::new(DoctorConfig::new(args, cli.global.config))),
             command => Command::resolve(command, cli.global)?,
         };
-        Ok(Config { log, command })
+        Ok(Config { log, log_format, command })
     }
 }
 
@@ -122,8 +129,11 @@ impl Command {
                 let caches = model::caches(&args.cache, &file.cache, default)?;
                 let mut model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
                 model.thinking = thinking(args.thinking);
-                model.tool_dialect = args.server.tool_dialect.or(file.server.tool_dialect).map(|name| name.0);
-                Command::Serve(model, ServeConfig::new(args.server, file.server)?)
+                let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
+                model.tool_dialect = dialect.map(|dialect| dialect.0);
+                let store = StoreConfig::new(args.store, file.store);
+                let serve = ServeConfig { store, ..ServeConfig::new(args.server, file.server)? };
+                Command::Serve(model, serve)
             }
             CliCommand::Chat(mut args) => {
                 args.model.speculate = args.speculate.speculate;
@@ -131,7 +141,12 @@ impl Command {
                     sampling: args.sampling.overrides(file.sampling).map_err(ConfigError::Sampling)?,
                     conversation: ConversationConfig::new(args.conversation),
                     color,
-                    history: paths::history_file(),
+                    lines: paths::history_file().filter(|_| !args.no_history),
+                    store: StoreConfig::new(
+                        StoreArgs { store: args.store.store, no_store: args.no_history },
+                        file.store,
+                    ),
+                    continued: args.continued,
                 };
                 let caches = model::caches(&args.cache, &file.cache, None)?;
                 let model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
@@ -159,9 +174,11 @@ impl Command {
             CliCommand::Ps(args) => Command::Ps(ServerAddress::new(args.server, file.server), args.json),
             CliCommand::Stop(args) => Command::Stop(ServerAddress::new(args.server, file.server), args.model),
             CliCommand::Paths(args) => {
-                Command::Paths(PathsConfig::new(&args, global.config, file.cache, &hub))
+                Command::Paths(PathsConfig::new(&args, global.config, file.cache, file.store, &hub))
             }
             CliCommand::Rm(args) => Command::Rm(hub, RmConfig { model: args.model, yes: args.yes }),
+            CliCommand::History(command) => Command::History(HistoryConfig::new(command, file.store)?),
+            CliCommand::Stats(args) => Command::Stats(UsageConfig::new(args, file.store)?),
             CliCommand::Cache(args) => Command::Cache(DiskCacheConfig::new(args, file.cache)?),
             CliCommand::Quantize(args) => {
                 Command::Quantize(model(ModelArgs::default(), file.model), QuantizeConfig::new(args)?)

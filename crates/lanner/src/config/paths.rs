@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use super::{
     dirs::{kernel_cache_folder, user_folder},
     model::disk_cache_folder,
+    store::store_file,
 };
 use crate::{
-    cli::{CacheArgs, PathsArgs},
+    cli::{CacheArgs, PathsArgs, StoreArgs},
     hub::HubConfig,
 };
 
@@ -25,7 +26,13 @@ pub struct DataPath {
 }
 
 impl PathsConfig {
-    pub fn new(args: &PathsArgs, config: Option<PathBuf>, cache: CacheArgs, hub: &HubConfig) -> PathsConfig {
+    pub fn new(
+        args: &PathsArgs,
+        config: Option<PathBuf>,
+        cache: CacheArgs,
+        store: StoreArgs,
+        hub: &HubConfig,
+    ) -> PathsConfig {
         let path = |name, path, description| DataPath { name, path, description };
         let config = config.or_else(config_file);
         let paths = vec![
@@ -41,6 +48,11 @@ impl PathsConfig {
                 "prefix cache on disk (--cache-dir, LANNER_CACHE_DIR); lanner cache clear empties it",
             ),
             path("kernels", kernel_cache_folder(), "compiled kernels for GPUs"),
+            path(
+                "store",
+                store.store.or_else(store_file),
+                "conversations and figures of requests (--store, LANNER_STORE); lanner history, lanner stats",
+            ),
             path("history", history_file(), "what was typed in lanner chat"),
             path("agents", agents_folder(), "files of lanner launch for coding agents, and its server's log"),
             path("uses", hub.uses.clone(), "when each model was last used"),

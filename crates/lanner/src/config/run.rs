@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
 };
 
-use super::error::ConfigError;
+use super::{error::ConfigError, store::StoreConfig};
 use crate::{
     cli::{ConversationArgs, ModelArgs, RunArgs},
     hub::HubConfig,
@@ -19,8 +19,12 @@ pub struct ChatConfig {
     pub sampling: Overrides,
     pub conversation: ConversationConfig,
     pub color: bool,
-    /// `None`: there is no home folder, and history ends with the program.
-    pub history: Option<PathBuf>,
+    /// File of typed lines; `None`: they are forgotten with the program.
+    pub lines: Option<PathBuf>,
+    /// Where the conversation is saved; `None`: nowhere.
+    pub store: Option<StoreConfig>,
+    /// The conversation to continue, or within it none: the latest one.
+    pub continued: Option<Option<String>>,
 }
 
 pub struct RunConfig {

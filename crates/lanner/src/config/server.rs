@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{api_keys::ApiKeys, error::ConfigError};
+use super::{api_keys::ApiKeys, error::ConfigError, store::StoreConfig};
 use crate::{
     cli::{CorsOrigin, HostAddress, RemoteArgs, ServerArgs},
     keep_alive::KeepAlive,
@@ -38,6 +38,8 @@ pub struct ServeConfig {
     pub admin: bool,
     pub max_connections: u32,
     pub timeouts: Timeouts,
+    /// `None`: nothing is stored.
+    pub store: Option<StoreConfig>,
 }
 
 /// Which models are loaded, and for how long.
@@ -105,11 +107,14 @@ impl Default for ServeConfig {
             admin: true,
             max_connections: MAX_CONNECTIONS,
             timeouts: Timeouts::default(),
+            store: None,
         }
     }
 }
 
 impl ServeConfig {
+    /// A configuration without a store.
+    ///
     /// # Errors
     /// The API keys cannot be used.
     pub fn new(args: ServerArgs, file: ServerArgs) -> Result<ServeConfig, ConfigError> {
@@ -142,6 +147,7 @@ impl ServeConfig {
                 idle: seconds(args.idle_timeout, file.idle_timeout, defaults.idle),
                 write: seconds(args.write_timeout, file.write_timeout, defaults.write),
             },
+            store: None,
         })
     }
 }

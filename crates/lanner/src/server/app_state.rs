@@ -2,10 +2,11 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use axum::extract::FromRef;
+use store::Store;
 
 use super::{
     Common, Server,
@@ -31,6 +32,7 @@ struct Shared {
     config: ModelConfig,
     settings: RegistryConfig,
     pulling: Arc<Mutex<BTreeSet<String>>>,
+    store: OnceLock<Store>,
 }
 
 impl FromRef<AppState> for Arc<Common> {
@@ -66,8 +68,27 @@ impl AppState {
         let retention = Retention { keep_alive: settings.keep_alive, pinned: settings.pin };
         let aliases = server.model.location.as_ref().map(|location| names.aliases_at(location));
         registry.replace_default(&registry.insert(server, aliases.unwrap_or_default(), retention));
-        let (loads, pulling) = (Loads::default(), Arc::default());
-        AppState(Arc::new(Shared { common, registry, names, loads, engines, config, settings, pulling }))
+        let (loads, pulling, store) = (Loads::default(), Arc::default(), OnceLock::new());
+        AppState(Arc::new(Shared {
+            common,
+            registry,
+            names,
+            loads,
+            engines,
+            config,
+            settings,
+            pulling,
+            store,
+        }))
+    }
+
+    /// Keeps conversations and figures of requests here; later calls change nothing.
+    pub fn set_store(&self, store: Store) {
+        let _ = self.0.store.set(store);
+    }
+
+    pub fn store(&self) -> Option<&Store> {
+        self.0.store.get()
     }
 
     /// State that all models share.

@@ -5,7 +5,7 @@
 use std::{any::Any, net::IpAddr, sync::Arc, time::Instant};
 
 use axum::{
-    extract::{Request, State},
+    extract::{MatchedPath, Request, State},
     http::{
         HeaderName, StatusCode,
         header::{AUTHORIZATION, HOST, ORIGIN},
@@ -144,6 +144,10 @@ impl Auth {
 }
 
 pub(super) async fn authorize(State(auth): State<Arc<Auth>>, mut request: Request, next: Next) -> Response {
+    let extensions = request.extensions();
+    if let (Some(log), Some(route)) = (extensions.get::<Arc<RequestLog>>(), extensions.get::<MatchedPath>()) {
+        log.set_route(route.as_str());
+    }
     match auth.check(&request) {
         Ok(key) => {
             let client = auth.client(key);

@@ -55,7 +55,8 @@ pub(super) async fn embed<T: EmbeddingTask>(
         Ok((task, batch))
     };
     let (task, batch) = preparation.run(lane, start).await?;
-    log.add_tokens(batch.num_tokens);
+    log.set_model(lease.name());
+    log.add_prompt_tokens(batch.num_tokens);
     Ok((lease, task, batch.finish().await?))
 }
 

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use axum::{
     Json, Router,
-    extract::Request,
+    extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, Uri, uri::PathAndQuery},
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
+
+use store::Store;
 
 use super::{openai::error::ApiError, paths, protocol::Protocol, request_log::RequestLog};
 use crate::sampling;
@@ -19,20 +21,20 @@ const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// Longest id of a client that is kept.
 const LONGEST_ID: usize = 128;
 
-/// Puts the layer around all routes.
-pub(super) fn around(routes: Router) -> Router {
+/// Puts the layer around all routes; figures of requests go to the store.
+pub(super) fn around(routes: Router, store: Option<Store>) -> Router {
     // Routing comes after this layer, which changes paths.
-    Router::new().fallback_service(routes).layer(middleware::from_fn(enter))
+    Router::new().fallback_service(routes).layer(middleware::from_fn_with_state(store, enter))
 }
 
-async fn enter(mut request: Request, next: Next) -> Response {
+async fn enter(State(store): State<Option<Store>>, mut request: Request, next: Next) -> Response {
     let path = paths::canonical(request.uri().path());
     if let Some(uri) = with_path(request.uri(), &path) {
         *request.uri_mut() = uri;
     }
     let protocol = Protocol::of(&path);
     let id = client_id(request.headers()).unwrap_or_else(new_id);
-    let log = Arc::new(RequestLog::new(id, request.method().clone(), path));
+    let log = Arc::new(RequestLog::new(id, request.method().clone(), path, store));
     request.extensions_mut().insert(log.clone());
     let mut response = next.run(request).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {

@@ -14,6 +14,7 @@ mod embedding;
 mod embedding_routes;
 mod format;
 mod handlers;
+pub(crate) mod history;
 mod idempotency;
 mod ingress;
 mod key_limits;
@@ -66,12 +67,14 @@ const ABORT_GRACE: Duration = Duration::from_secs(1);
 pub fn router(state: AppState, config: &ServeConfig) -> Router {
     let auth = Auth::new(config);
     let preparation = Preparation::new(config.body_limit, config.timeouts.body, state.memory_limit());
-    let shutdown = state.common().shutdown.clone();
+    let (shutdown, store) = (state.common().shutdown.clone(), state.store().cloned());
     let admin = Router::new()
         .route("/v1/models/load", post(admin::load))
         .route("/v1/models/unload", post(admin::unload))
         .route("/v1/models/pull", post(admin::pull))
         .route("/v1/cache", get(handlers::cache).delete(handlers::clear_cache))
+        .route("/v1/history", get(history::list))
+        .route("/v1/history/{id}", get(history::read).put(history::put).delete(history::delete))
         .merge(ollama::admin_routes());
     let admin = if config.admin { admin } else { admin.layer(middleware::from_fn(auth::no_admin)) };
     let routes = Router::new()
@@ -92,6 +95,7 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/requests/{id}", delete(utility::cancel))
         .route("/v1/stats", get(utility::stats))
+        .route("/v1/stats/history", get(history::stats))
         .route("/version", get(utility::version))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
@@ -110,7 +114,7 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .layer(middleware::from_fn_with_state(shutdown, shutdown::until_shutdown))
         .layer(middleware::from_fn_with_state(Arc::new(auth), auth::authorize))
         .layer(CatchPanicLayer::custom(auth::panicked));
-    let routes = ingress::around(routes);
+    let routes = ingress::around(routes, store);
     // Outermost: a preflight request has no API key, and errors are readable for pages too.
     match cors::layer(&config.cors_origins) {
         Some(cors) => routes.layer(cors),

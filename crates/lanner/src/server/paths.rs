@@ -1,11 +1,12 @@
 //! Paths as clients write them: base URLs with and without `/v1`, and superfluous slashes.
 
 /// First segments of the routes below `/v1`.
-const VERSIONED: [&str; 11] = [
+const VERSIONED: [&str; 12] = [
     "cache",
     "chat",
     "completions",
     "embeddings",
+    "history",
     "messages",
     "models",
     "requests",

@@ -120,6 +120,8 @@ schemas! {
             }
         ]
     };
+    /// A text or null, and always there.
+    TextOrNull: { "type": ["string", "null"] };
     /// An object that a template or a grammar reads.
     AnyObject: { "type": "object" };
 }

@@ -94,6 +94,11 @@ pub(super) async fn stats(State(state): State<AppState>) -> Json<Value> {
             "limit_bytes": state.memory_limit(),
             "machine_bytes": *MACHINE_MEMORY,
         },
+        "store": {
+            // Without administration routes, requests load no models either.
+            "conversations": state.store().is_some() && state.settings().load_by_name,
+            "history": state.store().is_some(),
+        },
     }))
 }
 

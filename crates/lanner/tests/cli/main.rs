@@ -48,6 +48,7 @@ mod responses;
 mod several_models;
 mod soak;
 mod speculation;
+mod store;
 mod structured_output;
 mod support;
 mod tenants;

@@ -2,6 +2,7 @@
 
 mod conformance;
 
+use ::store::Store;
 use serde_json::{Value, json};
 
 use self::conformance::Document;
@@ -17,6 +18,13 @@ const UNANSWERED: [&str; 4] =
 
 fn user() -> Value {
     json!([{ "role": "user", "content": "Name a bird." }])
+}
+
+fn conversation() -> Value {
+    let question =
+        json!({ "id": "m1", "parent": null, "role": "user", "text": "Name a bird.", "created": 1 });
+    let answer = json!({ "id": "m2", "parent": "m1", "role": "assistant", "text": "Owl.", "created": 2, "model": "merlin" });
+    json!({ "leaf": "m2", "messages": { "m1": question, "m2": answer }, "settings": { "system": "x" } })
 }
 
 /// An operation, a request of it, and its body.
@@ -98,6 +106,13 @@ fn others(response: &str) -> Vec<Sample> {
         same("GET /health", Value::Null),
         same("GET /v1/stats", Value::Null),
         same("GET /version", Value::Null),
+        ("PUT /v1/history/{id}", "PUT /v1/history/c1".into(), conversation()),
+        ("GET /v1/history/{id}", "GET /v1/history/c1".into(), Value::Null),
+        same("GET /v1/history", Value::Null),
+        ("GET /v1/history", "GET /v1/history?search=bird&limit=1".into(), Value::Null),
+        ("DELETE /v1/history/{id}", "DELETE /v1/history/c1".into(), Value::Null),
+        same("GET /v1/stats/history", Value::Null),
+        ("GET /v1/stats/history", "GET /v1/stats/history?by=day&days=7".into(), Value::Null),
         same("GET /v1/cache", Value::Null),
         same("DELETE /v1/cache", Value::Null),
         same("GET /openapi.json", Value::Null),
@@ -122,7 +137,9 @@ fn send(server: &TestServer, line: &str, body: &Value) -> client::Reply {
 
 #[test]
 fn answers_have_the_shapes_of_the_document() {
-    let server = Setup::default().merlin();
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("store.db")).unwrap().store;
+    let server = Setup { store: Some(store), ..Setup::default() }.merlin();
     let document = Document(client::get(server.address, "/openapi.json").json());
     let body = json!({ "input": "Name a bird.", "max_output_tokens": 2 });
     let stored = client::post(server.address, "/v1/responses", &body).json();

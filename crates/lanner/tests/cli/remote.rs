@@ -108,6 +108,7 @@ fn paths_shows_where_data_lies() {
             "models": "/models",
             "prefixes": "/cache/lanner/state",
             "kernels": "/cache/lanner/kernels",
+            "store": "/home/owl/.local/share/lanner/store.db",
             "history": "/home/owl/.local/state/lanner/chat-history",
             "agents": "/home/owl/.local/state/lanner/agents",
             "uses": "/home/owl/.local/state/lanner/uses",

@@ -1,6 +1,7 @@
 //! `lanner chat`: a conversation in the terminal, or one turn per line of a pipe.
 
 mod input;
+mod saved;
 mod slash;
 
 use std::{io, path::Path};
@@ -13,7 +14,11 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
 };
 
-use self::{input::Input, slash::Slash};
+use self::{
+    input::Input,
+    saved::{Continued, Saved},
+    slash::Slash,
+};
 use super::CommandError;
 use crate::{
     config::{ChatConfig, ModelConfig},
@@ -28,22 +33,33 @@ use crate::{
 /// # Errors
 /// The model does not load, or its engine stops; in a pipe, also a turn that fails.
 pub fn chat(model: &ModelConfig, config: ChatConfig) -> Result<(), CommandError> {
-    let input = Input::open(config.history.clone())?;
-    Model::open(model)?.with(|model| converse(model, config, input))
+    let input = Input::open(config.lines.clone())?;
+    let saved = Saved::open(&config)?;
+    Model::open(model)?.with(|model| converse(model, config, saved, input))
 }
 
-fn converse(model: &Model, config: ChatConfig, mut input: Input) -> Result<(), CommandError> {
+fn converse(
+    model: &Model,
+    config: ChatConfig,
+    (saved, continued): (Saved, Option<Continued>),
+    mut input: Input,
+) -> Result<(), CommandError> {
     if input.is_terminal() {
         say(format_args!("{}: type a message, /help for commands, Ctrl-D to leave", model.name));
     }
+    if let Some(Continued { title, turns, .. }) = &continued {
+        say(format_args!("(continuing \"{title}\" after {} messages)", turns.len()));
+    }
+    let (stored_system, turns) = continued.map_or((None, vec![]), |stored| (stored.system, stored.turns));
     let mut session = Session {
         runtime: Builder::new_current_thread().enable_io().build()?,
         model,
         sampling: config.sampling,
         color: config.color,
-        system: config.conversation.system,
+        system: config.conversation.system.or(stored_system),
         think: config.conversation.think,
-        turns: Vec::new(),
+        turns,
+        saved,
         // In a pipe Ctrl-C ends the program.
         interruptible: input.is_terminal(),
     };
@@ -75,19 +91,30 @@ struct Session<'a> {
     think: Option<bool>,
     /// Messages of the user and the assistant, alternating.
     turns: Vec<Value>,
+    saved: Saved,
     interruptible: bool,
+}
+
+/// An answer as a message, and its figures.
+struct Answer {
+    message: Value,
+    usage: Value,
 }
 
 impl Session<'_> {
     fn turn(&mut self, text: &str) -> Result<(), CommandError> {
         self.turns.push(conversation::user(text));
         let answer = self.answer();
-        finish_turn(&mut self.turns, answer.as_ref().ok().and_then(Option::as_ref));
-        answer.map(drop)
+        let message = answer.as_ref().ok().and_then(|answer| Some(&answer.as_ref()?.message));
+        finish_turn(&mut self.turns, message);
+        if let Some(Answer { message, usage }) = answer? {
+            self.saved.add(&self.model.name, self.system.as_deref(), text, &message, usage);
+        }
+        Ok(())
     }
 
     /// `None`: stopped before any content.
-    fn answer(&self) -> Result<Option<Value>, CommandError> {
+    fn answer(&self) -> Result<Option<Answer>, CommandError> {
         // From here on, also while the prompt is prepared, Ctrl-C only stops the answer.
         let interrupts = self.interruptible.then(|| self.interrupts()).transpose()?;
         let prompt = self.model.chat_prompt(&conversation::prompt_for(self.messages(), self.think))?;
@@ -116,8 +143,8 @@ impl Session<'_> {
         mut generation: Generation,
         mut progress: PromptProgress,
         mut interrupts: Option<Signal>,
-    ) -> Result<Option<Value>, CommandError> {
-        let (mut content, mut reasoning) = (String::new(), String::new());
+    ) -> Result<Option<Answer>, CommandError> {
+        let (mut content, mut reasoning, mut usage) = (String::new(), String::new(), Value::Null);
         let mut stopped = false;
         let mut printer = Printer::new(self.color);
         loop {
@@ -144,6 +171,10 @@ impl Session<'_> {
                 }
                 Some((_, ChoiceEvent::Finished(finish))) => {
                     printer.end()?;
+                    usage = json!({
+                        "prompt_tokens": finish.prompt_tokens,
+                        "completion_tokens": finish.completion_tokens,
+                    });
                     match finish.reason {
                         Reason::Stop | Reason::ToolCalls => {}
                         Reason::Length => say("(cut off at --max-tokens, or because the context is full)"),
@@ -156,7 +187,8 @@ impl Session<'_> {
                 }
                 Some((_, ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. })) => {}
                 None => {
-                    let answer = || conversation::assistant(&content, &reasoning);
+                    let message = || conversation::assistant(&content, &reasoning);
+                    let answer = || Answer { message: message(), usage };
                     return Ok((!is_unanswered(stopped, &content)).then(answer));
                 }
             }
@@ -168,7 +200,10 @@ impl Session<'_> {
             Slash::Help => say(slash::HELP),
             Slash::System(text) => self.system = (!text.is_empty()).then_some(text),
             Slash::Think(think) => self.think = Some(think),
-            Slash::Clear => self.turns.clear(),
+            Slash::Clear => {
+                self.turns.clear();
+                self.saved.restart();
+            }
             Slash::Save(path) => self.save(Path::new(&path))?,
             Slash::Invalid(message) => say(message),
             Slash::Quit => {}

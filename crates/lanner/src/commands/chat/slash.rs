@@ -16,7 +16,7 @@ pub(super) enum Slash {
 pub(super) const HELP: &str = "\
 /system TEXT   set the system message; without TEXT, remove it
 /think on|off  ask for reasoning or for none
-/clear         start over with the same system message
+/clear         start another conversation with the same system message
 /save FILE     write the conversation as JSON
 /quit          leave (also Ctrl-D)
 A line that ends with \\ continues in the next. Ctrl-C stops an answer.";

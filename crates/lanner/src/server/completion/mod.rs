@@ -30,7 +30,7 @@ use super::{
     metrics::{Outcome, OutcomeGuard},
     models::ModelLease,
     openai::{
-        AnswerFormat, GenerateParams, Reply, ValidRequest,
+        self, AnswerFormat, GenerateParams, Reply, ValidRequest,
         error::ApiError,
         prompt_error,
         usage::{self, MissContext, ThinkingUsage, Usage},
@@ -118,7 +118,8 @@ impl<F: ApiFormat> Completion<F> {
         let generation = Generation::start_in(&permit, &server.model.engine, requests, MAX_UNREAD_BYTES)
             .map_err(engine_error)?;
         let running = RunningChoices::new(&server.common.running, answer.choices());
-        outcome.log().add_tokens(prompts.iter().map(|prompt| prompt.ids.len()).sum());
+        outcome.log().set_model(server.name());
+        outcome.log().add_prompt_tokens(prompts.iter().map(|prompt| prompt.ids.len()).sum());
         let ids = [outcome.log().id().to_owned(), answer.id.clone()];
         let active = server.common.active.insert(ids, tenant.client, generation.canceller());
         Ok(Completion {
@@ -139,6 +140,7 @@ impl<F: ApiFormat> Completion<F> {
     ) -> Result<Completion<F>, ApiError> {
         let ParsedRequest { server, valid: ValidRequest { prompts, params, .. }, .. } = request;
         let (format, prompts) = F::prepare(&server.model, prompts, &params)?;
+        outcome.log().set_model(server.name());
         Ok(Completion {
             format,
             source: Events::Replayed(recording.events.clone().into()),
@@ -209,7 +211,7 @@ impl<F: ApiFormat> Completion<F> {
 
     fn pieces(&mut self, index: usize, event: ChoiceEvent) -> Vec<F::Piece> {
         if let (Events::Live { .. }, Some(tokens)) = (&self.source, event.tokens()) {
-            self.outcome.log().add_tokens(tokens.len());
+            self.outcome.log().add_answer_tokens(tokens.len());
         }
         if matches!(event, ChoiceEvent::Text { .. } | ChoiceEvent::Finished(_)) {
             self.outcome.log().set_first_token();
@@ -226,6 +228,7 @@ impl<F: ApiFormat> Completion<F> {
             let context = |at: usize| miss_context(&self.server.model, &self.prompts[prompt], at);
             self.answer.usage.add(finish, choice == 0, context);
             self.outcome.log().set_usage(&self.answer.usage);
+            self.outcome.log().set_finish_reason(openai::finish_reason(finish.reason));
         }
         self.format.on_event(&self.answer, index, event)
     }

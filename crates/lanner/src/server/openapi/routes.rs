@@ -4,17 +4,19 @@ use serde_json::json;
 
 use super::{
     answers::{
-        CacheAnswer, CancelAnswer, CountAnswer, DeleteAnswer, DetokenizeAnswer, HealthAnswer,
-        InputItemsAnswer, LoadAnswer, ModelAnswer, ModelListAnswer, OllamaEmbedAnswer, OllamaEmbeddingAnswer,
+        CacheAnswer, CancelAnswer, ConversationAnswer, ConversationDeleteAnswer, ConversationListAnswer,
+        ConversationSummary, CountAnswer, DeleteAnswer, DetokenizeAnswer, HealthAnswer, InputItemsAnswer,
+        LoadAnswer, ModelAnswer, ModelListAnswer, OllamaEmbedAnswer, OllamaEmbeddingAnswer,
         OllamaModelsAnswer, OllamaPullLine, OllamaShowAnswer, PullAnswer, PullProgressLine, StatsAnswer,
-        TemplateAnswer, TokenizeAnswer, TokenizerAnswer, UnloadAnswer, VersionAnswer,
+        StatsHistoryAnswer, TemplateAnswer, TokenizeAnswer, TokenizerAnswer, UnloadAnswer, VersionAnswer,
     },
     operation::{NDJSON, Operation, SSE},
-    statuses::{ADMIN, ENGINE, LOAD, MODEL, NOT_FOUND, PAGE, PULL, UNHEALTHY},
+    statuses::{ADMIN, ENGINE, LOAD, MODEL, NOT_FOUND, PAGE, PULL, STORE, UNHEALTHY},
 };
 use crate::server::{
     admin::{LoadRequest, PullRequest, UnloadRequest},
     anthropic::{self, MessagesRequest},
+    history::ConversationUpdate,
     ollama::{ChatBody, EmbedBody, EmbeddingsBody, GenerateBody, Line, PullBody, ShowBody},
     openai::{
         Envelope,
@@ -40,6 +42,7 @@ pub(crate) fn operations() -> Vec<Operation> {
         tagged("Ollama", ollama()),
         tagged("Tokens", tokens()),
         tagged("Models", models()),
+        tagged("Store", store()),
         tagged("Server", server()),
     ];
     all.into_iter().flatten().collect()
@@ -200,6 +203,51 @@ fn models() -> Vec<Operation> {
             .streams::<PullProgressLine>(NDJSON)
             .fails(ADMIN)
             .fails(PULL),
+    ]
+}
+
+fn store() -> Vec<Operation> {
+    let (all, one) = ("/v1/history", "/v1/history/{id}");
+    let message = json!({ "id": "m1", "parent": null, "role": "user", "text": "Name a bird.", "created": 0 });
+    vec![
+        Operation::json::<ConversationListAnswer>(
+            "get",
+            all,
+            "Lists or searches conversations, latest first.",
+        )
+        .query("search", "Words that a conversation has.", json!({ "type": "string" }))
+        .query(
+            "limit",
+            "Conversations of a page.",
+            json!({ "type": "integer", "minimum": 1, "maximum": 100, "default": 50 }),
+        )
+        .query("after", "The `next` of the page before.", json!({ "type": "string" }))
+        .fails(ADMIN)
+        .fails(STORE),
+        Operation::json::<ConversationAnswer>("get", one, "Reads a conversation.")
+            .fails(ADMIN)
+            .fails(NOT_FOUND)
+            .fails(STORE),
+        Operation::json::<ConversationSummary>("put", one, "Makes a conversation, or adds to it.")
+            .takes::<ConversationUpdate>(json!({ "leaf": "m1", "messages": { "m1": message } }))
+            .fails(ADMIN)
+            .fails(STORE),
+        Operation::json::<ConversationDeleteAnswer>("delete", one, "Removes a conversation.")
+            .fails(ADMIN)
+            .fails(NOT_FOUND)
+            .fails(STORE),
+        Operation::json::<StatsHistoryAnswer>(
+            "get",
+            "/v1/stats/history",
+            "Requests by hour or day and by model, earliest first.",
+        )
+        .query("by", "Length of a period.", json!({ "enum": ["hour", "day"], "default": "hour" }))
+        .query(
+            "days",
+            "How far back.",
+            json!({ "type": "integer", "minimum": 1, "maximum": 731, "default": 1 }),
+        )
+        .fails(STORE),
     ]
 }
 

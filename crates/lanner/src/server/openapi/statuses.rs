@@ -77,6 +77,13 @@ pub(crate) const LOAD: &[Status] = &[
     status(409, "another model is being loaded"),
     status(503, "there is no memory for the model"),
 ];
+/// Of the store.
+pub(crate) const STORE: &[Status] = &[
+    status(404, "the server stores nothing"),
+    status(500, "the store cannot be read or written"),
+    status(503, "another program is writing to the store"),
+    status(507, "the disk is full"),
+];
 /// Of the web page.
 pub(crate) const PAGE: &[Status] = &[status(406, "the `Accept-Encoding` header excludes gzip")];
 /// Of `/health`.

@@ -129,6 +129,7 @@ fn docs_name_every_field_of_the_document() {
             "Anthropic" => "anthropic",
             "Ollama" => "ollama",
             "Tokens" => "utility",
+            "Store" => "store",
             _ => "embeddings",
         };
         let text = [&general[..], &file(&format!("../../docs/api/{page}.md"))].concat();

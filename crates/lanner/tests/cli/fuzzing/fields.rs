@@ -1,8 +1,8 @@
 //! Routes, the fields of their bodies, and edge-case values.
 
 use super::more_fields::{
-    DETOKENIZE, Field, LOAD, MODEL, OLLAMA, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE,
-    PULL, RERANK, SHOW, TOKENIZE,
+    DETOKENIZE, Field, HISTORY, LOAD, MODEL, OLLAMA, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS,
+    OLLAMA_GENERATE, PULL, RERANK, SHOW, TOKENIZE,
 };
 
 /// Numbers as JSON: limits of types and of ranges, and numbers beyond every type.
@@ -412,7 +412,7 @@ const OF_MESSAGES: [&str; 10] = [
 /// A route with a body, its fields, and the fields of every request, which keep the answer short.
 pub(super) type Posted = (&'static str, Vec<Field>, &'static [&'static str]);
 
-pub(super) fn posted() -> [Posted; 20] {
+pub(super) fn posted() -> [Posted; 21] {
     let [chat, completions] = [&CHAT[..], &COMPLETIONS[..]].map(|own| [own, &COMMON[..]].concat());
     let [ollama_chat, ollama_generate] =
         [&OLLAMA_CHAT[..], &OLLAMA_GENERATE[..]].map(|own| [own, &OLLAMA[..]].concat());
@@ -442,11 +442,20 @@ pub(super) fn posted() -> [Posted; 20] {
         ("/apply-template", with_common(&CHAT, |_| true), &["messages"]),
         ("/v2/rerank", RERANK.to_vec(), &["query", "documents", "timeout"]),
         ("/api/show", SHOW.to_vec(), &["model"]),
+        (CONVERSATION, HISTORY.to_vec(), &["messages"]),
     ]
 }
 
+/// The path of a conversation, whose body is put and not posted.
+const CONVERSATION: &str = "/v1/history/c1";
+
+/// The request line of a route with a body.
+pub(super) fn line(path: &str) -> String {
+    format!("{} {path}", if path == CONVERSATION { "PUT" } else { "POST" })
+}
+
 /// Routes without a body, and unknown ones.
-pub(super) const OTHERS: [&str; 42] = [
+pub(super) const OTHERS: [&str; 48] = [
     "POST /api/create",
     "POST /api/copy",
     "POST /api/push",
@@ -485,6 +494,12 @@ pub(super) const OTHERS: [&str; 42] = [
     "POST /api/blobs/sha256:00",
     "GET /version",
     "GET /v1/stats",
+    "GET /v1/stats/history?by=day&days=3",
+    "GET /v1/stats/history?days=%00&by=",
+    "GET /v1/history?search=%E5%A4%A9+a%&limit=2",
+    "GET /v1/history?after=9-&limit=-1",
+    "GET /v1/history/c1",
+    "DELETE /v1/history/c1",
     "DELETE /v1/requests/req_1",
     "DELETE /v1/requests/%ff",
     "GET //v1//models/",

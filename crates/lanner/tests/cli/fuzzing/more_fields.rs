@@ -146,6 +146,31 @@ pub(super) const DETOKENIZE: [Field; 2] = [
     ("model", &[r#""default""#, "null"], &[r#""gpt-4""#]),
 ];
 
+/// A conversation of the store.
+pub(super) const HISTORY: [Field; 6] = [
+    (
+        "messages",
+        &[
+            r#"{"m1":{"id":"m1","parent":null,"role":"user","text":"hi","created":1}}"#,
+            r#"{"m1":{"id":"m1","parent":null,"role":"user","text":"ho","created":1},"m2":{"id":"m2","parent":"m1","role":"assistant","text":"\u0000","created":2,"toolCalls":[7],"x":{}}}"#,
+            "{}",
+        ],
+        &[
+            "[]",
+            r#"{"m1":{}}"#,
+            r#"{"a":{"id":"b","parent":null,"role":"user","text":"","created":1}}"#,
+            r#"{"a":{"id":"a","parent":"a","role":"tool","text":"","created":1}}"#,
+            r#"{"/":{"id":"/","parent":null,"role":"user","text":"","created":1}}"#,
+            r#"{"m1":{"id":"m1","parent":"m2","role":"user","text":"","created":1e99}}"#,
+        ],
+    ),
+    ("title", &[r#""Owls""#, "null"], &[r#""""#, r#"" ""#]),
+    ("created", &["1", "null"], &["-9223372036854775808"]),
+    ("updated", &["2", "null"], &["9223372036854775807", "1.5"]),
+    ("leaf", &[r#""m1""#, "null"], &[r#""none""#, r#""""#]),
+    ("settings", &["{}", r#"{"system":"Be terse."}"#, "null"], &["[]", r#"{"a":[[{}]]}"#]),
+];
+
 /// How a model is loaded.
 pub(super) const LOAD: [Field; 3] = [
     ("replace", &["true", "false", "null"], &[]),

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    fields::{NUMBERS, OTHERS, VALUES, posted},
+    fields::{NUMBERS, OTHERS, VALUES, line, posted},
     more_fields::OLLAMA_NUMBERS,
 };
 
@@ -124,7 +124,7 @@ pub(super) fn ask(random: &mut Random) -> Ask {
         _ => {}
     }
     let headers = if random.one_in(100) { random.pick(&["", "Content-Type: text/plain\r\n"]) } else { JSON };
-    Ask { line: format!("POST {path}"), headers, body: bytes }
+    Ask { line: line(path), headers, body: bytes }
 }
 
 /// Each field alone, at each of its extremes, in an otherwise valid request.
@@ -149,7 +149,7 @@ pub(super) fn extremes() -> Vec<Ask> {
                     _ => {}
                 }
                 body.push(((*name).into(), value));
-                asks.push(Ask { line: format!("POST {path}"), headers: JSON, body: object(&body) });
+                asks.push(Ask { line: line(path), headers: JSON, body: object(&body) });
             }
         }
     }

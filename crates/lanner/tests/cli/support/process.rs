@@ -43,6 +43,8 @@ impl ServerProcess {
     fn spawn(program: impl AsRef<OsStr>, args: &[&str], variables: &[(&str, &str)]) -> ServerProcess {
         let mut child = Command::new(program)
             .args([&["serve", "--port", "0", "--device", "cpu"], args].concat())
+            // The user's own store is none of the tests.
+            .env("LANNER_NO_STORE", "1")
             .envs(variables.iter().copied())
             .stderr(Stdio::piped())
             .spawn()
@@ -54,6 +56,13 @@ impl ServerProcess {
         // A full pipe would stop the server.
         thread::spawn(move || lines.for_each(|line| eprintln!("{line}")));
         ServerProcess { child, address }
+    }
+
+    /// Asks it to stop, and waits until it has.
+    pub(crate) fn stop(mut self) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        self.child.wait().unwrap();
     }
 
     /// Resident megabytes; `None` where the system does not report them.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use ::chat::{Template, Tokenizer};
+use ::store::Store;
 use engine::{Memory, ModelInfo, Request, Sampling, WeightSummary, scripted};
 use lanner::{
     cli::VolatilePrefix,
@@ -74,6 +75,7 @@ pub(crate) struct Setup {
     pub registry: RegistryConfig,
     pub max_connections: u32,
     pub timeouts: Timeouts,
+    pub store: Option<Store>,
 }
 
 impl Default for Setup {
@@ -95,6 +97,7 @@ impl Default for Setup {
             registry: RegistryConfig { pin: true, load_by_name: true, ..RegistryConfig::default() },
             max_connections: 512,
             timeouts: Timeouts::default(),
+            store: None,
         }
     }
 }
@@ -163,6 +166,7 @@ impl Setup {
         let listener = runtime.block_on(TcpListener::bind(config.address)).unwrap();
         let address = listener.local_addr().unwrap();
         let host = AppState::new(Server::new(model, None), self.models, config.registry.clone());
+        self.store.into_iter().for_each(|store| host.set_store(store));
         let served = host.clone();
         runtime.spawn(async move { server::serve(listener, served, &config).await });
         TestServer { address, host, requests, _runtime: runtime }
