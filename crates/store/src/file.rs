@@ -1,4 +1,5 @@
-//! The store's file: made for the user alone, checked when it is opened, set aside if it is damaged.
+//! The store's file: made for the user alone, checked when it is opened, set aside if it is
+//! damaged.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},

@@ -169,7 +169,7 @@ impl fmt::Debug for Store {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The writer ends when no sender is left; readers go first, so that its connection is the last.
+        // The writer ends when no sender is left. Readers go first: its connection is the last.
         self.readers.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
         self.jobs = None;
         let _ = self.writer.take().map(JoinHandle::join);

@@ -20,6 +20,7 @@ mod tools;
 use std::{
     collections::BTreeMap,
     fs,
+    mem::take,
     path::{Path, PathBuf},
 };
 
@@ -45,8 +46,8 @@ pub use self::{
 pub use crate::cli::{CorsOrigin, ExportFormat, LogFormat};
 use crate::{
     cli::{
-        CacheArgs, Cli, CliCommand, GlobalArgs, LogLevel, ModelArgs, NgramCommand, ServerArgs, StoreArgs,
-        ThinkingArgs,
+        CacheArgs, ChatArgs, Cli, CliCommand, GlobalArgs, LogLevel, ModelArgs, NgramCommand, ServerArgs,
+        StoreArgs, ThinkingArgs,
     },
     hub::HubConfig,
     sampling::SamplingArgs,
@@ -118,43 +119,27 @@ impl Config {
 
 impl Command {
     fn resolve(command: CliCommand, global: GlobalArgs) -> Result<Command, ConfigError> {
-        let (file, color) = (ConfigFile::read(global.config.as_deref())?, !global.no_color);
+        let (mut file, color) = (ConfigFile::read(global.config.as_deref())?, !global.no_color);
         let hub = hub::resolve()?;
         let model = |args, file| ModelConfig::without_cache(args, file, hub.clone());
-        let thinking = |flags| ThinkingConfig { flags, models: file.models, file: file.thinking };
         Ok(match command {
             CliCommand::Serve(mut args) => {
                 args.model.speculate = args.speculate.speculate;
                 let default = Some(model::DISK_CACHE_BYTES);
                 let caches = model::caches(&args.cache, &file.cache, default)?;
+                let thinking = file.thinking(args.thinking);
                 let mut model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
-                model.thinking = thinking(args.thinking);
+                model.thinking = thinking;
                 let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
                 model.tool_dialect = dialect.map(|dialect| dialect.0);
                 let store = StoreConfig::new(args.store, file.store);
                 let serve = ServeConfig { store, ..ServeConfig::new(args.server, file.server)? };
                 Command::Serve(model, serve)
             }
-            CliCommand::Chat(mut args) => {
-                args.model.speculate = args.speculate.speculate;
-                let chat = ChatConfig {
-                    sampling: args.sampling.overrides(file.sampling).map_err(ConfigError::Sampling)?,
-                    conversation: ConversationConfig::new(args.conversation),
-                    color,
-                    lines: paths::history_file().filter(|_| !args.no_history),
-                    store: StoreConfig::new(
-                        StoreArgs { store: args.store.store, no_store: args.no_history },
-                        file.store,
-                    ),
-                    continued: args.continued,
-                };
-                let caches = model::caches(&args.cache, &file.cache, None)?;
-                let model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
-                Command::Chat(ModelConfig { thinking: thinking(args.thinking), ..model }, chat)
-            }
+            CliCommand::Chat(args) => chat(args, file, color, hub)?,
             CliCommand::Run(mut args) => {
                 args.model.speculate = args.speculate.speculate.take();
-                let thinking = thinking(std::mem::take(&mut args.thinking));
+                let thinking = file.thinking(take(&mut args.thinking));
                 let (args, run) = RunConfig::new(args, file.sampling, color, &hub)?;
                 Command::Run(ModelConfig { thinking, ..model(args, file.model) }, run)
             }
@@ -199,7 +184,34 @@ impl Command {
     }
 }
 
+fn chat(
+    mut args: ChatArgs,
+    mut file: ConfigFile,
+    color: bool,
+    hub: HubConfig,
+) -> Result<Command, ConfigError> {
+    args.model.speculate = args.speculate.speculate;
+    let (thinking, caches) = (file.thinking(args.thinking), model::caches(&args.cache, &file.cache, None)?);
+    let model = ModelConfig::without_cache(args.model, file.model, hub);
+    let model = ModelConfig { thinking, ..model.with_cache(caches, &args.cache, &file.cache) };
+    let store = StoreArgs { store: args.store.store, no_store: args.no_history };
+    let chat = ChatConfig {
+        sampling: args.sampling.overrides(file.sampling).map_err(ConfigError::Sampling)?,
+        conversation: ConversationConfig::new(args.conversation),
+        color,
+        lines: paths::history_file().filter(|_| !args.no_history),
+        store: StoreConfig::new(store, file.store),
+        continued: args.continued,
+    };
+    Ok(Command::Chat(model, chat))
+}
+
 impl ConfigFile {
+    /// Takes the settings of thinking, which flags override.
+    fn thinking(&mut self, flags: ThinkingArgs) -> ThinkingConfig {
+        ThinkingConfig { flags, models: take(&mut self.models), file: take(&mut self.thinking) }
+    }
+
     /// The file at `path`, else the user's, if it exists.
     fn read(path: Option<&Path>) -> Result<ConfigFile, ConfigError> {
         let default = || paths::config_file().filter(|path| path.exists());

@@ -7,6 +7,7 @@ mod operation;
 mod page;
 mod routes;
 mod statuses;
+mod store_answers;
 #[cfg(test)]
 mod tests;
 

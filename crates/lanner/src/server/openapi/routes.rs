@@ -4,14 +4,17 @@ use serde_json::json;
 
 use super::{
     answers::{
-        CacheAnswer, CancelAnswer, ConversationAnswer, ConversationDeleteAnswer, ConversationListAnswer,
-        ConversationSummary, CountAnswer, DeleteAnswer, DetokenizeAnswer, HealthAnswer, InputItemsAnswer,
-        LoadAnswer, ModelAnswer, ModelListAnswer, OllamaEmbedAnswer, OllamaEmbeddingAnswer,
+        CacheAnswer, CancelAnswer, CountAnswer, DeleteAnswer, DetokenizeAnswer, HealthAnswer,
+        InputItemsAnswer, LoadAnswer, ModelAnswer, ModelListAnswer, OllamaEmbedAnswer, OllamaEmbeddingAnswer,
         OllamaModelsAnswer, OllamaPullLine, OllamaShowAnswer, PullAnswer, PullProgressLine, StatsAnswer,
-        StatsHistoryAnswer, TemplateAnswer, TokenizeAnswer, TokenizerAnswer, UnloadAnswer, VersionAnswer,
+        TemplateAnswer, TokenizeAnswer, TokenizerAnswer, UnloadAnswer, VersionAnswer,
     },
     operation::{NDJSON, Operation, SSE},
     statuses::{ADMIN, ENGINE, LOAD, MODEL, NOT_FOUND, PAGE, PULL, STORE, UNHEALTHY},
+    store_answers::{
+        ConversationAnswer, ConversationDeleteAnswer, ConversationListAnswer, ConversationSummary,
+        StatsHistoryAnswer,
+    },
 };
 use crate::server::{
     admin::{LoadRequest, PullRequest, UnloadRequest},

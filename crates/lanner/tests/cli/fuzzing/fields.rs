@@ -1,8 +1,8 @@
 //! Routes, the fields of their bodies, and edge-case values.
 
 use super::more_fields::{
-    DETOKENIZE, Field, HISTORY, LOAD, MODEL, OLLAMA, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS,
-    OLLAMA_GENERATE, PULL, RERANK, SHOW, TOKENIZE,
+    CONVERSATION, DETOKENIZE, Field, HISTORY, LOAD, MODEL, OLLAMA, OLLAMA_CHAT, OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS, OLLAMA_GENERATE, PULL, RERANK, SHOW, TOKENIZE,
 };
 
 /// Numbers as JSON: limits of types and of ranges, and numbers beyond every type.
@@ -444,14 +444,6 @@ pub(super) fn posted() -> [Posted; 21] {
         ("/api/show", SHOW.to_vec(), &["model"]),
         (CONVERSATION, HISTORY.to_vec(), &["messages"]),
     ]
-}
-
-/// The path of a conversation, whose body is put and not posted.
-const CONVERSATION: &str = "/v1/history/c1";
-
-/// The request line of a route with a body.
-pub(super) fn line(path: &str) -> String {
-    format!("{} {path}", if path == CONVERSATION { "PUT" } else { "POST" })
 }
 
 /// Routes without a body, and unknown ones.

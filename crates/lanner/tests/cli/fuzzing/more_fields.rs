@@ -146,6 +146,14 @@ pub(super) const DETOKENIZE: [Field; 2] = [
     ("model", &[r#""default""#, "null"], &[r#""gpt-4""#]),
 ];
 
+/// The path of a conversation, whose body is put and not posted.
+pub(super) const CONVERSATION: &str = "/v1/history/c1";
+
+/// The request line of a route with a body.
+pub(super) fn line(path: &str) -> String {
+    format!("{} {path}", if path == CONVERSATION { "PUT" } else { "POST" })
+}
+
 /// A conversation of the store.
 pub(super) const HISTORY: [Field; 6] = [
     (
