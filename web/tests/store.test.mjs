@@ -1,20 +1,22 @@
 // The page with a server that has a store.
 
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
+import { after, test } from "node:test";
 import { answer, checkAccessibility, program, send, shared, shot } from "./actions.mjs";
 import { openPage, serve, until } from "./support.mjs";
 
 let stored;
 
-before(async () => {
-  stored = await serve(program, shared.hub.url, "stored");
-});
-
 after(() => stored?.stop());
+
+/** Hooks of this file may run before those that start the hub. */
+async function start() {
+  stored ??= await serve(program, shared.hub.url, "stored");
+}
 
 /** Runs in a fresh browser profile. */
 async function inProfile(run, options = {}) {
+  await start();
   const opened = await openPage(shared.chromium, stored.url, {
     ...options,
     settings: { temperature: 0 },
@@ -63,6 +65,7 @@ test("conversations_are_kept_on_the_server", { timeout: 120_000 }, async () => {
 });
 
 test("long_lists_come_in_parts", { timeout: 120_000 }, async () => {
+  await start();
   const put = (id, body) =>
     fetch(`${stored.url}/v1/history/${id}`, {
       method: "PUT",

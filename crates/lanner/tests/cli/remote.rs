@@ -115,7 +115,7 @@ fn paths_shows_where_data_lies() {
         })
     );
     let table = stdout(&["paths"], &[]);
-    assert_eq!(table.lines().count(), 7, "{table}");
+    assert_eq!(table.lines().count(), 8, "{table}");
 }
 
 #[test]
