@@ -103,6 +103,21 @@ impl<'a> Batch<'a> {
         heads.forward(qkv, &self.positions, &mut rows)
     }
 
+    /// Like [`attend_heads`](Batch::attend_heads), but each token sees all tokens of its row in the
+    /// step, or those fewer than `window` away, and nothing is cached.
+    #[track_caller]
+    pub(crate) fn attend_both_ways(
+        &mut self,
+        [q, k, v]: [&Array; 3],
+        heads: &CoreAttention,
+        window: Option<i32>,
+    ) -> Array {
+        let positions = self.positions.clone();
+        self.per_row([q, k, v, &positions], |_, [q, k, v, positions]| {
+            heads.forward_both_ways([&q, &k, &v], &positions, window)
+        })
+    }
+
     /// Convolution, norms, gates and delta rule of a Gated DeltaNet, each row continuing its own
     /// past: `qkv` `[tokens, channels]`, `b`, `a` `[tokens, value_heads]`; returns `[tokens,
     /// value_heads * value_dim]`.

@@ -126,6 +126,7 @@ fn info() -> ModelInfo {
         model_type: "qwen3_5".into(),
         vocab_size: 320,
         context_length: 2048,
+        is_encoder: false,
         eos_ids: vec![],
         drafters: vec![],
         speculate: Speculate::Off,

@@ -369,6 +369,7 @@ mod tests {
             model_type: "scripted".into(),
             vocab_size: 260,
             context_length: 1 << 20,
+            is_encoder: false,
             eos_ids: vec![],
             drafters: vec![],
             speculate: engine::Speculate::Off,

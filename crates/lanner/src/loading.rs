@@ -11,13 +11,14 @@ use std::{
 };
 
 use chat::{Template, Tokenizer};
-use engine::{Checkpoint, Engine, LoadError, Options, Pooling, Progress, Speculate};
+use engine::{Checkpoint, Engine, LoadError, Options, Progress, Speculate};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
     config::ModelConfig,
     drafting::{self, DraftingError},
     model_files,
+    pooling::EmbeddingHead,
     source::{ModelLocation, Source, SourceError},
     terminal::say,
 };
@@ -51,8 +52,8 @@ pub struct Opened {
     pub tokenizer: Tokenizer,
     /// `None`: the model has no chat template.
     pub template: Option<Template>,
-    /// How embeddings are pooled, or why there are none.
-    pub pooling: Result<Pooling, String>,
+    /// How embeddings are made, or why there are none.
+    pub embedding_head: Result<EmbeddingHead, String>,
 }
 
 /// Opens the model at `source` as `config` says; once `stopped` is set, loading fails.
@@ -67,8 +68,8 @@ pub fn open(source: Source, config: &ModelConfig, stopped: &Arc<AtomicBool>) -> 
     let loading = Loading { name: &source.name, options, stopped: stopped.clone() };
     let (engine, tokenizer) = loading.with_tokenizer(&source.location)?;
     engine.set_calibration_text(tokenizer.encode(CALIBRATION_TEXT, true)?);
-    let pooling = model_files::pooling(&source.location);
-    Ok(Opened { source, engine, tokenizer, template, pooling })
+    let embedding_head = model_files::embedding_head(&source.location);
+    Ok(Opened { source, engine, tokenizer, template, embedding_head })
 }
 
 /// Opens the engine alone, for callers that bring token ids: a folder then needs no tokenizer.

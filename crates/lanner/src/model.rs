@@ -27,6 +27,7 @@ use crate::{
     config::ModelConfig,
     grammar::{self, ModelGrammars},
     loading::{self, OpenError, Opened},
+    pooling::EmbeddingHead,
     sampling::{self, Overrides},
     source::{ModelLocation, Source as ModelSource},
     thinking::{ThinkingDecision, ThinkingDefaults},
@@ -47,8 +48,8 @@ pub struct Model {
     markers: Option<Markers>,
     /// How the model writes tool calls; `None`: it is not known to do so.
     pub tool_dialect: Option<Dialect>,
-    /// How embeddings are pooled, or why there are none.
-    pub pooling: Result<Pooling, String>,
+    /// How embeddings are made, or why there are none.
+    pub embedding_head: Result<EmbeddingHead, String>,
     cache_breakpoints: CacheBreakpoints,
     grammars: ModelGrammars,
     pub volatile_prefix: VolatilePrefix,
@@ -117,7 +118,8 @@ impl Model {
         config: &ModelConfig,
         stopped: &Arc<AtomicBool>,
     ) -> Result<Model, OpenError> {
-        let Opened { source, engine, tokenizer, template, pooling } = loading::open(source, config, stopped)?;
+        let Opened { source, engine, tokenizer, template, embedding_head } =
+            loading::open(source, config, stopped)?;
         let ModelSource { name, alias, location } = source;
         let model = Model::new(name, engine, tokenizer, template);
         let tool_dialect = config.tool_dialect.or(model.tool_dialect);
@@ -126,7 +128,7 @@ impl Model {
         Ok(Model {
             alias,
             location: Some(location),
-            pooling,
+            embedding_head,
             volatile_prefix,
             tool_dialect,
             thinking,
@@ -149,7 +151,7 @@ impl Model {
             template,
             markers,
             tool_dialect,
-            pooling: Ok(Pooling::Mean),
+            embedding_head: Ok(EmbeddingHead::new(Pooling::Mean)),
             cache_breakpoints,
             grammars: ModelGrammars::default(),
             volatile_prefix,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{
     builtin::{BUILTIN, Builtin},
-    pooling,
+    pooling::{self, EmbeddingHead},
     source::ModelLocation,
 };
 
@@ -53,12 +53,15 @@ pub(crate) fn template(location: &ModelLocation) -> Result<Option<Template>, cha
     }
 }
 
-/// How its embeddings are pooled.
+/// How its embeddings are made.
 ///
 /// # Errors
 /// They are made in a way that is not supported.
-pub(crate) fn pooling(location: &ModelLocation) -> Result<Pooling, String> {
-    folder(location).map_or(Ok(Pooling::Mean), pooling::from_folder)
+pub(crate) fn embedding_head(location: &ModelLocation) -> Result<EmbeddingHead, String> {
+    let Some(folder) = folder(location) else { return Ok(EmbeddingHead::new(Pooling::Mean)) };
+    let config = config(location).unwrap_or_default();
+    let hidden_size = config["hidden_size"].as_u64().and_then(|size| usize::try_from(size).ok());
+    pooling::from_folder(folder)?.check(hidden_size)
 }
 
 /// The end-of-sequence token that tokenizer_config.json names, if any.

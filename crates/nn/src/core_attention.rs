@@ -7,7 +7,7 @@ use mlx::{Array, Dtype};
 
 use crate::{
     KvBuffer, RmsNorm, Rope, Softmax,
-    backend::{cpu::PreparedAttention, cuda::DeviceAttention, on_backend},
+    backend::{cpu::PreparedAttention, cuda::DeviceAttention, mlx::attend_both_ways, on_backend},
     rope,
 };
 
@@ -77,6 +77,19 @@ impl CoreAttention {
     #[track_caller]
     pub fn forward(&self, qkv: [&Array; 3], positions: &Array, rows: &mut [KvRow]) -> Array {
         on_backend!(core_attention(self, qkv, positions, rows))
+    }
+
+    /// Attention of one sequence's tokens over all of them, also those after each, or over those
+    /// fewer than `window` tokens away; nothing is cached. Shapes are those of
+    /// [`forward`](CoreAttention::forward), without gates.
+    #[track_caller]
+    pub fn forward_both_ways(&self, [q, k, v]: [&Array; 3], positions: &Array, window: Option<i32>) -> Array {
+        assert!(!self.output_gate && self.softmax.softcap.is_none(), "gates or caps");
+        let q = q.reshape(&[-1, self.heads, self.head_dim]);
+        let q = self.qk_norm.as_ref().map_or_else(|| q.clone(), |[q_norm, _]| q_norm.forward(&q));
+        let q = rope(&q, positions, &self.rope);
+        let [k, v] = self.keys_and_values([k, v], positions);
+        attend_both_ways([&q, &k, &v], window, self.softmax.scale).reshape(&[-1, self.heads * self.head_dim])
     }
 
     /// Keys and values `[tokens, kv_heads, head_dim]` as attention caches them, from projections

@@ -15,6 +15,8 @@ pub struct ModelInfo {
     pub vocab_size: usize,
     /// Longest prompt plus output, in tokens.
     pub context_length: usize,
+    /// A text encoder: embeddings by [`Pooling::Mean`](crate::Pooling::Mean) are all it makes.
+    pub is_encoder: bool,
     /// From generation_config.json and config.json together; the tokenizer's if neither names one.
     pub eos_ids: Vec<u32>,
     /// Drafters that requests may name.

@@ -13,6 +13,9 @@ pub enum RequestError {
     /// `max_tokens` is 0.
     #[error("max_tokens is 0; ask for at least one token")]
     NoTokensAsked,
+    /// The model is a text encoder.
+    #[error("the model is a text encoder: it makes embeddings with mean pooling and cannot do anything else")]
+    EncoderOnly,
     /// The prompt leaves no room in the context for one new token.
     #[error(
         "the prompt has {prompt} tokens and the model's context holds {context}; shorten the prompt by {} or more",

@@ -16,7 +16,9 @@ use super::{
     submission::Submission,
 };
 use crate::{
-    api::{CacheStats, Event, MAX_DEPTH, Metrics, ModelInfo, Request, RequestError, Speculate, sampling},
+    api::{
+        CacheStats, Event, MAX_DEPTH, Metrics, ModelInfo, Pooling, Request, RequestError, Speculate, sampling,
+    },
     speculate::{LAYER_SKIP, StepTimes},
 };
 
@@ -236,6 +238,9 @@ impl Drop for RequestHandle {
 fn check(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
     if request.prompt.is_empty() {
         return Err(RequestError::EmptyPrompt);
+    }
+    if info.is_encoder && request.pooling != Some(Pooling::Mean) {
+        return Err(RequestError::EncoderOnly);
     }
     if request.max_tokens == 0 && request.pooling.is_none() {
         return Err(RequestError::NoTokensAsked);

@@ -50,6 +50,27 @@ pub(super) fn schedule(demands: &[(Demand, Priority)], chunk: usize) -> Vec<Sche
     scheduled
 }
 
+/// Schedules whole prompts, the first ones by priority that `chunk` holds together, and always one.
+pub(super) fn schedule_whole(demands: &[(Demand, Priority)], chunk: usize) -> Vec<Scheduled> {
+    let prefills = demands.iter().enumerate().filter_map(|(sequence, (demand, priority))| match demand {
+        Demand::Prefill(num_tokens) => Some((*priority, Scheduled { sequence, num_tokens: *num_tokens })),
+        _ => None,
+    });
+    let mut prefills: Vec<(Priority, Scheduled)> = prefills.collect();
+    // Stable: in the order of admission.
+    prefills.sort_by_key(|(priority, _)| *priority as usize);
+    let mut left = chunk;
+    let fits = |(at, (_, scheduled)): (usize, (Priority, Scheduled))| {
+        let num_tokens = scheduled.num_tokens;
+        let fits = at == 0 || num_tokens <= left;
+        left = if fits { left.saturating_sub(num_tokens) } else { 0 };
+        fits.then_some(scheduled)
+    };
+    let mut scheduled: Vec<Scheduled> = prefills.into_iter().enumerate().filter_map(fits).collect();
+    scheduled.sort();
+    scheduled
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -74,6 +95,20 @@ mod tests {
         check(&[Prefill(1000), Decode(0), Prefill(10)], 256, &[(0, 246), (1, 1), (2, 10)]);
         check(&[Prefill(1000), Prefill(1000), Prefill(5)], 105, &[(0, 50), (1, 50), (2, 5)]);
         check(&[Prefill(9), Prefill(8), Prefill(7)], 2, &[(1, 1), (2, 1)]);
+    }
+
+    #[test]
+    fn schedule_whole_splits_no_prompt() {
+        let check = |demands: &[(Demand, Priority)], expected: &[(usize, usize)]| {
+            let found = schedule_whole(demands, 100).into_iter().map(|s| (s.sequence, s.num_tokens));
+            assert_eq!(found.collect::<Vec<_>>(), expected, "{demands:?}");
+        };
+        check(&[], &[]);
+        check(&[(Prefill(500), Normal), (Prefill(1), Normal)], &[(0, 500)]);
+        check(&[(Prefill(60), Normal), (Nothing, Normal), (Prefill(40), Normal)], &[(0, 60), (2, 40)]);
+        // None overtakes the first that does not fit.
+        check(&[(Prefill(60), Normal), (Prefill(41), Normal), (Prefill(5), Normal)], &[(0, 60)]);
+        check(&[(Prefill(60), Background), (Prefill(50), Interactive)], &[(1, 50)]);
     }
 
     #[test]

@@ -68,7 +68,7 @@ fn start_with(
         let result = catch_unwind(AssertUnwindSafe(|| load(&checkpoint, &options, script, progress)))
             .unwrap_or_else(|panic| Err(LoadError::Panicked(mlx::panic_message(&*panic))));
         match result {
-            Ok(Ready { model, info, disk, speculator, memory }) => {
+            Ok(Ready { model, info, options, disk, speculator, memory }) => {
                 let account = options.metrics.account.clone();
                 let _registration = account.register(move || _ = waker.send(Message::MemoryChanged));
                 // The caller may have given up waiting.

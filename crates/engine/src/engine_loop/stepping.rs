@@ -3,7 +3,7 @@
 use super::{
     fault,
     run::EngineLoop,
-    schedule::{Demand, Scheduled, schedule},
+    schedule::{Demand, Scheduled, schedule, schedule_whole},
     sequence::Sequence,
     step::Step,
 };
@@ -24,7 +24,10 @@ impl EngineLoop {
         };
         let mut demands: Vec<(Demand, Priority)> = self.running.iter().enumerate().map(demand).collect();
         self.skip_late(&mut demands);
-        schedule(&demands, self.options.prefill_chunk.max(1))
+        match self.info.is_encoder {
+            true => schedule_whole(&demands, self.options.prefill_chunk),
+            false => schedule(&demands, self.options.prefill_chunk.max(1)),
+        }
     }
 
     /// Lets sequences whose masks take long miss the step, unless no other sequence has work.

@@ -33,6 +33,7 @@ pub(super) fn model_info(
         vocab_size: model.vocab_size(),
         memory: memory(model, config, options, weights.loaded_bytes(), draft)?,
         context_length,
+        is_encoder: model.is_bidirectional(),
         eos_ids,
         drafters: vec![],
         speculate: options.speculate.clone(),

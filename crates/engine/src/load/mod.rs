@@ -45,6 +45,7 @@ pub(crate) fn load(
     let on_open = || fingerprint = start_fingerprint(checkpoint, options);
     let Loaded { model, config, weights } =
         load_model(checkpoint, options, &mut room, Box::new(report), on_open)?;
+    let options = &suited_options(options, &*model);
     let draft = options.draft_model.as_ref();
     let draft = draft.map(|draft| load_draft(draft, options, &mut room, &*model, &config)).transpose();
     let draft = draft.map_err(|error| match error {
@@ -80,7 +81,17 @@ pub(crate) fn load(
     speculator.set_costs_file(file);
     info.drafters = speculator.names();
     report_fallbacks();
-    Ok(Ready { model, info, disk, speculator, memory })
+    Ok(Ready { model, info, options: options.clone(), disk, speculator, memory })
+}
+
+/// A text encoder computes a prompt in one step, and no state of it is of use to another.
+fn suited_options(options: &Options, model: &dyn Model) -> Options {
+    let options = options.clone();
+    if !model.is_bidirectional() {
+        return options;
+    }
+    let prefill_chunk = options.prefill_chunk.max(model.context_length());
+    Options { prefill_chunk, prefix_cache_bytes: 0, disk_cache: None, speculate: Speculate::Off, ..options }
 }
 
 /// Logs what the CPU does for the GPU, each item once.
@@ -94,6 +105,7 @@ pub(crate) fn report_fallbacks() {
 pub(crate) struct Ready {
     pub model: Rc<dyn Model>,
     pub info: ModelInfo,
+    pub options: Options,
     pub disk: Option<DiskTier>,
     pub speculator: Speculator,
     /// For weights, steps and drafters.

@@ -43,6 +43,8 @@ pub(super) struct Attention {
     head_dim: i32,
     heads: nn::CoreAttention,
     sliding_window: Option<i32>,
+    /// Tokens see those after them too.
+    bidirectional: bool,
 }
 
 impl Attention {
@@ -53,6 +55,7 @@ impl Attention {
             head_dim: c.head_dim,
             heads: nn::CoreAttention::new(c.num_heads, c.num_kv_heads, c.head_dim, rope),
             sliding_window: None,
+            bidirectional: false,
         })
     }
 
@@ -66,6 +69,10 @@ impl Attention {
         Attention { sliding_window, ..self }
     }
 
+    pub(super) fn with_bidirectional(self, bidirectional: bool) -> Attention {
+        Attention { bidirectional, ..self }
+    }
+
     pub(super) fn with_softmax(self, softmax: Softmax) -> Attention {
         Attention { heads: self.heads.with_softmax(softmax), ..self }
     }
@@ -75,7 +82,10 @@ impl Mixer for Attention {
     fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array {
         let Projections { q_proj, k_proj, v_proj, o_proj } = &self.projections;
         let [q, k, v] = x.project([q_proj, k_proj, v_proj]);
-        let out = batch.attend_heads(layer, [&q, &k, &v], &self.heads);
+        let out = match self.bidirectional {
+            true => batch.attend_both_ways([&q, &k, &v], &self.heads, self.sliding_window),
+            false => batch.attend_heads(layer, [&q, &k, &v], &self.heads),
+        };
         x.add_projected(o_proj, &out)
     }
 

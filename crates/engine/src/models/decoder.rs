@@ -16,6 +16,8 @@ pub(super) struct Decoder<L> {
     /// Embeddings are multiplied by this before the first layer.
     pub embedding_scale: Option<f32>,
     pub mtp: Option<Mtp>,
+    /// Its layers attend in both directions.
+    pub bidirectional: bool,
     vocab_size: usize,
     context_length: usize,
 }
@@ -46,6 +48,7 @@ impl<L: Layer> Decoder<L> {
             head: Head::load(c, w)?,
             embedding_scale: None,
             mtp: None,
+            bidirectional: false,
             vocab_size: c.vocab_size as usize,
             context_length: c.context_length(),
         })
@@ -94,12 +97,16 @@ impl<L: Layer> Model for Decoder<L> {
         self.context_length
     }
 
+    fn is_bidirectional(&self) -> bool {
+        self.bidirectional
+    }
+
     fn layers(&self) -> usize {
-        self.layers.len()
+        if self.bidirectional { 0 } else { self.layers.len() }
     }
 
     fn embedding(&self) -> Option<&Embedding> {
-        Some(&self.embed_tokens)
+        (!self.bidirectional).then_some(&self.embed_tokens)
     }
 
     fn mtp(&self) -> Option<&Mtp> {

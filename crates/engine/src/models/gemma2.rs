@@ -79,17 +79,22 @@ pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     Ok(Box::new(decoder))
 }
 
-/// Fails on features that no Gemma here computes.
+/// Fails on features that no Gemma here computes, and on an encoder.
 pub(super) fn check(config: &Value) -> Result<()> {
-    check_activation(config, "hidden_activation", "gelu_pytorch_tanh")?;
-    let key = |key: &str| config.get(key).unwrap_or(&Value::Null);
-    let both_ways = key("use_bidirectional_attention");
+    check_features(config)?;
+    let both_ways = config.get("use_bidirectional_attention").unwrap_or(&Value::Null);
     // `vision` is bidirectional between image tokens only.
     let causal = both_ways.is_null() || both_ways == false || both_ways == "vision";
     ensure_supported(
         causal,
         format!("use_bidirectional_attention is {both_ways}; only causal attention is supported"),
-    )?;
+    )
+}
+
+/// Fails on features that no Gemma here computes.
+pub(super) fn check_features(config: &Value) -> Result<()> {
+    check_activation(config, "hidden_activation", "gelu_pytorch_tanh")?;
+    let key = |key: &str| config.get(key).unwrap_or(&Value::Null);
     ensure_supported(key("attention_bias") != true, "attention_bias is not supported")?;
     ensure_supported(key("sliding_window") != 0, "sliding_window is 0; it must be at least 1")
 }

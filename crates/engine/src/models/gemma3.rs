@@ -1,5 +1,6 @@
 //! Gemma 3: Gemma 2's layers without caps, with head norms; five sliding-window layers to each full
-//! one, each kind with its own RoPE.
+//! one, each kind with its own RoPE. With `use_bidirectional_attention` it is a text encoder, such as
+//! EmbeddingGemma.
 //!
 //! Reference: transformers `gemma3`.
 
@@ -12,7 +13,7 @@ use super::{
     attention::{Attention, AttentionConfig},
     config::{BaseConfig, ensure_supported, parse, sliding_layers, with_defaults},
     decoder::Decoder,
-    gemma2::{NORM_OFFSET, check, layer},
+    gemma2::{NORM_OFFSET, check, check_features, layer},
     names::{plain_names, text_names},
 };
 use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
@@ -56,7 +57,8 @@ pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
 pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let config = &with_defaults(config, defaults());
     let c: Config = parse(config)?;
-    check(config)?;
+    let bidirectional = config.get("use_bidirectional_attention") == Some(&true.into());
+    if bidirectional { check_features(config) } else { check(config) }?;
     for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
         let capped = config.get(key).is_some_and(|cap| !cap.is_null());
         ensure_supported(!capped, format!("{key} is not supported in Gemma 3"))?;
@@ -76,16 +78,20 @@ pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let rope = |slides| rope(config, slides)?.rope(c.head_dim, RopePairs::Halves);
     let ropes = [rope(false)?, rope(true)?];
     let softmax = Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5));
+    // An encoder's window is half before the token and half after it.
+    let sliding_window = if bidirectional { c.sliding_window / 2 + 1 } else { c.sliding_window };
     let mut decoder = Decoder::load(&c.base, &w.with_norm_offset(NORM_OFFSET), |i, w| {
-        let window = slides[i].then_some(c.sliding_window);
+        let window = slides[i].then_some(sliding_window);
         let (attention, rope) = (w.sub("self_attn"), &ropes[usize::from(slides[i])]);
         let mixer = Attention::load(heads, rope.clone(), &attention)?
             .with_qk_norm(c.base.rms_norm_eps, &attention)?
             .with_window(window)
+            .with_bidirectional(bidirectional)
             .with_softmax(softmax.clone());
         layer(&c.base, c.intermediate_size, mixer, w)
     })?;
     decoder.embedding_scale = Some((c.base.hidden_size as f32).sqrt());
+    decoder.bidirectional = bidirectional;
     Ok(Box::new(decoder))
 }
 

@@ -77,6 +77,7 @@ impl Bench {
             model_type: golden.into(),
             vocab_size: model.vocab_size(),
             context_length: 2048,
+            is_encoder: false,
             eos_ids: vec![],
             drafters: vec!["ngram", drafter.info().name],
             speculate: Speculate::Off,

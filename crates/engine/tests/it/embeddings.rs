@@ -70,6 +70,45 @@ fn embedding_times_the_output_head_is_the_recorded_logits() {
     }
 }
 
+/// EmbeddingGemma's kind: every token sees those after it, in windows too.
+#[test]
+fn embedding_of_an_encoder_is_the_recorded_mean_in_every_batch() {
+    let folder = checkpoint::folder("../encoders/gemma3_text");
+    let text = std::fs::read_to_string(checkpoint::recorded().join("../encoders/gemma3_text/golden.json"));
+    let golden: Value = serde_json::from_str(&text.expect("golden.json")).expect("a golden");
+    let numbers = |value: &Value| -> Vec<f32> { serde_json::from_value(value.clone()).expect("numbers") };
+    let cases = golden["cases"].as_array().expect("cases");
+    let cases: Vec<(Vec<u32>, Vec<f32>)> = cases
+        .iter()
+        .map(|case| {
+            (serde_json::from_value(case["prompt_ids"].clone()).expect("ids"), numbers(&case["mean"]))
+        })
+        .collect();
+    let mut alone: Vec<Vec<f32>> = vec![];
+    // Prompts are longer than a chunk, and together longer than the context.
+    for (prefill_chunk, max_batch) in [(512, 1), (7, 4), (512, 4)] {
+        let with = Options { precision: Precision::Float32, prefill_chunk, max_batch, ..Options::default() };
+        let engine = start(Checkpoint::Folder(folder.path().into()), options(with), |_| {}).expect("loads");
+        assert!(engine.info().is_encoder);
+        for _ in 0..2 {
+            let waiting = cases.iter().chain(&cases).chain(&cases).chain(&cases);
+            let waiting: Vec<_> = waiting.map(|(prompt, _)| embed(&engine, prompt, Pooling::Mean)).collect();
+            let found: Vec<(Vec<f32>, Usage)> = waiting.into_iter().map(|finish| finish()).collect();
+            for ((values, usage), (prompt, expected)) in found.iter().zip(cases.iter().cycle()) {
+                let worst = largest_difference(values, expected);
+                assert!(worst < 1e-3, "off by {worst} with {} tokens", prompt.len());
+                assert_eq!(usage.cached_tokens, 0);
+            }
+            let found: Vec<Vec<f32>> = found.into_iter().map(|(values, _)| values).collect();
+            alone = if alone.is_empty() { found.clone() } else { alone };
+            assert_eq!(found, alone);
+        }
+        for request in [Request::new(vec![5], 1), Request::embedding(vec![5], Pooling::Last)] {
+            assert_eq!(engine.submit(request, |_| {}).err(), Some(RequestError::EncoderOnly));
+        }
+    }
+}
+
 fn prompt(length: u32, seed: u32) -> Vec<u32> {
     (0..length).map(|i| 2 + (i * 37 + seed * 11) % 240).collect()
 }

@@ -94,6 +94,13 @@ pub(super) fn is_companion(name: &str) -> bool {
         || (name.ends_with(".model") && !name.contains('/'))
 }
 
+/// Whether the path is of the pooling or a dense layer of sentence-transformers.
+pub(super) fn is_embedding_layer(path: &str) -> bool {
+    let Some((folder, file)) = path.split_once('/') else { return false };
+    let kind = folder.trim_start_matches(|c: char| c.is_ascii_digit());
+    matches!((kind, file), ("_Pooling" | "_Dense", "config.json") | ("_Dense", "model.safetensors"))
+}
+
 /// The file name of a path directly in the folder.
 pub(super) fn name_in<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
     path.strip_prefix(folder).filter(|name| !name.contains('/'))
@@ -234,6 +241,17 @@ mod tests {
         check_error(None, &["x-q4.gguf", "README.md"], "has only GGUF weights");
         check_error(None, &["pytorch_model.bin", "x.gguf"], "has only GGUF and PyTorch weights");
         check_error(None, &["README.md"], "a/b has no weights");
+    }
+
+    #[test]
+    fn embedding_layer_is_a_pooling_or_a_dense_layer() {
+        for path in ["1_Pooling/config.json", "2_Dense/config.json", "3_Dense/model.safetensors"] {
+            assert!(is_embedding_layer(path), "{path}");
+        }
+        for path in ["config.json", "2_Dense/pytorch_model.bin", "a/2_Dense/config.json", "onnx/config.json"]
+        {
+            assert!(!is_embedding_layer(path), "{path}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::{
     backoff::with_retries,
     cache::{HubCache, RepoCache},
     check::check,
-    choose::{ModelFiles, WeightFiles, choose, is_companion, name_in},
+    choose::{ModelFiles, WeightFiles, choose, is_companion, is_embedding_layer, name_in},
     client::Client,
     download::{Fetch, present_bytes},
     error::HubError,
@@ -96,7 +96,7 @@ fn companions(repo: &RepoName, listing: &Listing, chosen: &ModelFiles) -> Result
     let config = format!("{}config.json", chosen.folder);
     let wanted = |path: &String| match &chosen.weights {
         WeightFiles::Index(index) if path == index => true,
-        _ if path.strip_prefix(&chosen.folder[..]) == Some("1_Pooling/config.json") => true,
+        _ if path.strip_prefix(&chosen.folder[..]).is_some_and(is_embedding_layer) => true,
         _ => name_in(path, &chosen.folder).is_some_and(is_companion),
     };
     let paths = listing.paths();

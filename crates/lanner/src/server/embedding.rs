@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use axum::http::StatusCode;
 use engine::{Event, Pooling, Priority, Request, RequestError, RequestHandle};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -16,7 +17,7 @@ use super::{
     request_log::RequestLog,
     tenant::{Client, Tenant},
 };
-use crate::keep_alive::KeepAlive;
+use crate::{keep_alive::KeepAlive, pooling::EmbeddingHead};
 
 /// A valid request whose answer is made of embeddings.
 pub(super) trait EmbeddingTask: Sized + Send + Sync + 'static {
@@ -79,6 +80,8 @@ struct EmbeddingBatch {
     events: UnboundedReceiver<(usize, Event)>,
     handles: Vec<RequestHandle>,
     param: &'static str,
+    head: EmbeddingHead,
+    pooling: Pooling,
     /// Tokens of all texts.
     num_tokens: usize,
     _running: RunningChoices,
@@ -113,8 +116,8 @@ impl EmbeddingBatch {
             let message = format!("{} has no embeddings: {reason}", server.name());
             ApiError::invalid("model", message).code("unsupported_model")
         };
-        let pooling = model.pooling.as_ref().map_err(no_embeddings)?;
-        let pooling = params.pooling.unwrap_or(*pooling);
+        let head = model.embedding_head.as_ref().map_err(no_embeddings)?.clone();
+        let pooling = params.pooling.unwrap_or(head.pooling);
         let deadline = params.timeout.and_then(|timeout| arrived.checked_add(timeout));
         let cache_salt = Tenant::new(client, params.cache_salt.as_deref()).prefix_salt();
         let request = |input: PromptInput| {
@@ -135,7 +138,7 @@ impl EmbeddingBatch {
         };
         let running = RunningChoices::new(&server.common.running, requests.len());
         let handles = requests.into_iter().enumerate().map(submit).collect::<Result<_, _>>()?;
-        Ok(EmbeddingBatch { events, handles, param, num_tokens, _running: running })
+        Ok(EmbeddingBatch { events, handles, param, head, pooling, num_tokens, _running: running })
     }
 
     /// The embeddings, in the order of the texts.
@@ -167,9 +170,26 @@ impl EmbeddingBatch {
         }
         // A stopping engine ends requests without an embedding.
         match embeddings.iter().all(|embedding| !embedding.values.is_empty()) {
-            true => Ok(embeddings),
+            true => self.through_head(embeddings).await,
             false => Err(ApiError::from_engine(&RequestError::EngineStopped, self.param)),
         }
+    }
+
+    /// Applies the layers after the pooling, off the threads that serve connections.
+    async fn through_head(&self, mut embeddings: Vec<TextEmbedding>) -> Result<Vec<TextEmbedding>, ApiError> {
+        if self.head.is_plain() {
+            return Ok(embeddings);
+        }
+        let (head, pooling) = (self.head.clone(), self.pooling);
+        let work = move || {
+            for embedding in &mut embeddings {
+                embedding.values = head.forward(pooling, std::mem::take(&mut embedding.values));
+            }
+            embeddings
+        };
+        let failed =
+            |_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the layers after the pooling failed");
+        tokio::task::spawn_blocking(work).await.map_err(failed)
     }
 }
 

@@ -124,7 +124,7 @@ fn show_on_disk(model: &DiskModel) -> Value {
         ("tools", dialect.is_some()),
         ("thinking", Markers::detect(source).is_some()),
         ("insert", tokenizer.as_ref().and_then(FillInMiddle::detect).is_some()),
-        ("embedding", model_files::pooling(&model.location).is_ok()),
+        ("embedding", model_files::embedding_head(&model.location).is_ok()),
     ];
     json!({
         "modelfile": format!("FROM {}\n", model.name),
@@ -240,7 +240,7 @@ fn capabilities(server: &Server) -> Vec<&'static str> {
         ("tools", model.tool_dialect.is_some()),
         ("thinking", model.reasons()),
         ("insert", model.fills_in()),
-        ("embedding", model.pooling.is_ok()),
+        ("embedding", model.embedding_head.is_ok()),
     ];
     named(&all)
 }

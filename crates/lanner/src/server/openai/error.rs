@@ -97,6 +97,7 @@ impl ApiError {
         let message = error.to_string();
         match error {
             RequestError::EmptyPrompt => ApiError::invalid(prompt, message),
+            RequestError::EncoderOnly => ApiError::invalid("model", message).code("unsupported_model"),
             RequestError::NoTokensAsked => ApiError::invalid("max_tokens", message),
             RequestError::PromptTooLong { prompt: tokens, context } => {
                 let rest = format!("it has {tokens} tokens; shorten it by {}", tokens + 1 - context);

@@ -247,6 +247,7 @@ fn info(context_length: usize) -> ModelInfo {
         model_type: "scripted".into(),
         vocab_size: 260,
         context_length,
+        is_encoder: false,
         eos_ids: vec![IM_END],
         drafters: vec!["ngram", "self"],
         speculate: engine::Speculate::Auto,

@@ -85,6 +85,27 @@ pub(crate) fn attention(q: &Array, k: &Array, v: &Array, window: Option<i32>, so
     out.reshape(&out.shape()[1..])
 }
 
+/// Attention of `q`, `k` and `v` `[tokens, heads, dim]` of one sequence in both directions, over
+/// tokens fewer than `window` away.
+#[track_caller]
+pub(crate) fn attend_both_ways(qkv: [&Array; 3], window: Option<i32>, scale: f32) -> Array {
+    let tokens = qkv[0].dim(0);
+    let mask = window.filter(|&window| window < tokens).map(|window| {
+        let queries = Array::arange(0, tokens, Dtype::Int32).reshape(&[tokens, 1]);
+        let keys = Array::arange(0, tokens, Dtype::Int32).reshape(&[1, tokens]);
+        let away = Array::from_slice(&[window - 1], &[1]);
+        let near = [keys.greater_equal(&(&queries - &away)), keys.less_equal(&(&queries + &away))];
+        (near[0].astype(Dtype::Int32) * near[1].astype(Dtype::Int32)).astype(Dtype::Bool)
+    });
+    let [q, k, v] = qkv.map(|x| {
+        let x = x.transpose(&[1, 0, 2]);
+        x.reshape(&[&[1], x.shape()].concat())
+    });
+    let out = fast::scaled_dot_product_attention([&q, &k, &v], scale, false, mask.as_ref(), None);
+    let out = out.transpose(&[0, 2, 1, 3]);
+    out.reshape(&out.shape()[1..])
+}
+
 /// Bool `[tokens, length]`: which of `length` keys each of the last `tokens` queries sees.
 fn window_mask(tokens: i32, length: i32, window: i32) -> Array {
     let queries = Array::arange(length - tokens, length, Dtype::Int32).reshape(&[tokens, 1]);
