@@ -108,8 +108,13 @@ fn array(lark: &mut Lark, schema: &Value, depth: usize) -> Result<String, Invali
         None => free(lark, FREE_DEPTH - 1)?,
     };
     let (least, most) = (schema["minItems"].as_u64().unwrap_or(0), schema["maxItems"].as_u64());
+    if most.is_some_and(|most| least > most) {
+        return Err(invalid("tools", "a parameter's minItems is more than its maxItems"));
+    }
     let more = match most {
         Some(0) => return Ok("\"[]\"".to_owned()),
+        // A repetition cannot be of at most 0.
+        Some(1) => String::new(),
         Some(most) => format!("(\",\" {item}){{{},{}}}", least.saturating_sub(1), most - 1),
         None => format!("(\",\" {item}){{{},}}", least.saturating_sub(1)),
     };

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
 
 use crate::{
     DecodeOptions, Decoder, Delta, Tokenizer, ToolOptions,
@@ -65,7 +66,8 @@ pub(super) fn tools(choice: &Value, parallel: bool) -> Arc<ToolSet> {
 fn is_valid(value: &Value, schema: &Value) -> bool {
     let is = |name: &str| match name {
         "string" => value.is_string(),
-        "integer" => value.is_i64(),
+        // `-0` is one.
+        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
         "boolean" => value.is_boolean(),
         "null" => value.is_null(),
         "array" => value.is_array(),
@@ -80,9 +82,9 @@ fn is_valid(value: &Value, schema: &Value) -> bool {
     let listed = schema["enum"].as_array().is_none_or(|values| values.contains(value));
     let length = value.as_str().map_or(0, |text| text.chars().count() as u64);
     let short = schema["maxLength"].as_u64().is_none_or(|most| length <= most);
-    let number = value.as_i64().unwrap_or(0);
-    let bounded = schema["minimum"].as_i64().is_none_or(|least| number >= least)
-        && schema["maximum"].as_i64().is_none_or(|most| number <= most);
+    let number = value.as_f64().unwrap_or(0.0);
+    let bounded = schema["minimum"].as_f64().is_none_or(|least| number >= least)
+        && schema["maximum"].as_f64().is_none_or(|most| number <= most);
     let items = value.as_array().map_or(&[][..], Vec::as_slice);
     let few = schema["maxItems"].as_u64().is_none_or(|most| items.len() as u64 <= most);
     let valid_items =
@@ -251,5 +253,60 @@ fn named_tool_is_the_only_one_called() {
         let tools = tools(&named, true);
         assert_eq!((tools.tools().len(), tools.parallel), (1, false));
         check(dialect, true, &tools, Beginning::AtOnce, 10);
+    }
+}
+
+/// Schemas whose random values are short, in keywords that [`is_valid`] knows.
+fn any_schema() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        (0..8u32).prop_map(|most| json!({ "type": "string", "maxLength": most })),
+        (-9..9i32, 0..99i32).prop_map(
+            |(least, range)| json!({ "type": "integer", "minimum": least, "maximum": least + range })
+        ),
+        Just(json!({ "type": "boolean" })),
+        Just(json!({ "type": ["integer", "null"], "minimum": 0, "maximum": 5 })),
+        Just(json!({ "type": ["string", "null"], "maxLength": 4 })),
+        Just(json!({ "type": "string", "enum": ["a", "b c", "", "null"] })),
+        Just(json!({ "enum": ["x", 1, "true", null, false] })),
+    ];
+    leaf.prop_recursive(2, 8, 3, |inner| {
+        let list = (inner.clone(), 0..3u32)
+            .prop_map(|(items, most)| json!({ "type": "array", "items": items, "maxItems": most }));
+        prop_oneof![list, any_object(inner)]
+    })
+}
+
+fn any_object(values: impl Strategy<Value = Value>) -> impl Strategy<Value = Value> {
+    prop::collection::btree_map("[a-z][a-z_]{0,5}", (values, any::<bool>()), 0..4).prop_map(|members| {
+        let required = members.iter().filter(|(_, (_, required))| *required).map(|(name, _)| name.clone());
+        let required: Vec<String> = required.collect();
+        let properties = members.into_iter().map(|(name, (schema, _))| (name, schema));
+        json!({ "type": "object", "properties": properties.collect::<Map<_, _>>(), "required": required })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("PROPTEST_CASES").map_or(12, |cases| cases.parse().unwrap()),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn random_replies_are_valid_calls_for_any_schemas_in_every_dialect(
+        parameters in prop::collection::vec(any_object(any_schema()), 1..3),
+        parallel in any::<bool>(),
+        special in any::<bool>(),
+    ) {
+        let tool = |(index, parameters): (usize, &Value)| {
+            json!({ "type": "function", "function": { "name": format!("f{index}"), "parameters": parameters } })
+        };
+        let tools: Vec<Value> = parameters.iter().enumerate().map(tool).collect();
+        let tools = ToolSet::new(&tools, Some(&json!("required")), Some(parallel)).unwrap().unwrap();
+        let tools = Arc::new(tools);
+        for dialect in Dialect::ALL {
+            // The reasoning of a reply ends at a special token alone.
+            check(dialect, special || dialect == Dialect::Harmony, &tools, Beginning::AtOnce, 3);
+        }
     }
 }
