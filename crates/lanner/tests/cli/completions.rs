@@ -211,3 +211,19 @@ fn tokenizer_eos_applies_to_a_model_without_one() {
     assert_eq!(end(259), (json!("stop"), json!(1)));
     assert_eq!(end(258), (json!("length"), json!(3)));
 }
+
+#[test]
+fn suffix_stands_after_the_answer_in_a_model_that_fills_in() {
+    let folder = checkpoint::folder("qwen3_5-hub");
+    let control =
+        [("<|im_start|>", "<|fim_prefix|>"), ("<think>", "<|fim_suffix|>"), ("</think>", "<|fim_middle|>")];
+    let tokenizer = control.iter().fold(tokenizer_json(), |json, (from, to)| json.replace(from, to));
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer).unwrap();
+    let usual = Setup::default();
+    let model = Some(folder.path().to_str().unwrap().to_owned());
+    let server = Setup { models: ModelConfig { model, ..usual.models }, ..Setup::default() }.merlin();
+    let body = json!({ "prompt": "ab", "suffix": "c", "max_tokens": 2, "return_token_ids": true });
+    let reply = server.complete(&body);
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    assert_eq!(reply.json()["choices"][0]["prompt_token_ids"], json!([256, 97, 98, 258, 99, 259]));
+}
