@@ -81,6 +81,12 @@ fn invalid_chat_field_is_named() {
         (json!({ "audio": {} }), "audio", unsupported.clone()),
         (json!({ "modalities": ["text", "audio"] }), "modalities", unsupported.clone()),
         (json!({ "web_search_options": {} }), "web_search_options", unsupported.clone()),
+        (json!({ "min_tokens": 1 }), "min_tokens", unsupported.clone()),
+        (json!({ "allowed_token_ids": [5] }), "allowed_token_ids", unsupported.clone()),
+        (json!({ "bad_words": ["owl"] }), "bad_words", unsupported.clone()),
+        (json!({ "use_beam_search": true }), "use_beam_search", unsupported.clone()),
+        (json!({ "include_stop_str_in_output": true }), "include_stop_str_in_output", unsupported.clone()),
+        (json!({ "truncate_prompt_tokens": 5 }), "truncate_prompt_tokens", unsupported.clone()),
         (json!({ "tool_choice": "required" }), "tool_choice", Value::Null),
         (json!({ "tool_choice": { "type": "function" } }), "tool_choice", Value::Null),
         (json!({ "verbosity": "terse" }), "verbosity", Value::Null),
@@ -106,6 +112,9 @@ fn invalid_chat_field_is_named() {
         check(&reply, 400, param.into(), code);
     }
     assert_eq!(server.num_requests(), 0);
+    let without_effect = json!({ "min_tokens": 0, "allowed_token_ids": null, "bad_words": [],
+        "use_beam_search": false, "include_stop_str_in_output": false });
+    assert_eq!(server.chat(&without_effect).status, 200);
 }
 
 #[test]

@@ -219,7 +219,7 @@ fn fuzzed_routes_are_those_of_the_document() {
     let server = crate::support::server::Setup::default().says("x");
     let document = client::get(server.address, "/openapi.json").json();
     let mut lines: Vec<String> = fields::posted().map(|(path, ..)| more_fields::line(path)).into();
-    lines.extend(fields::OTHERS.map(str::to_owned));
+    lines.extend(more_fields::OTHERS.map(str::to_owned));
     let is_fuzzed = |method: &str, path: &str| {
         let (start, end) = path
             .split_once('{')

@@ -81,6 +81,24 @@ macro_rules! request_body {
             /// Ollama's: `json`, or a JSON Schema.
             #[schemars(with = "Option<crate::server::schema::OllamaFormatField>")]
             format: serde_json::Value,
+            /// vLLM's: only 0.
+            #[schemars(range(max = 0))]
+            min_tokens: usize,
+            /// vLLM's: not supported.
+            #[schemars(with = "Option<crate::server::schema::Refused>")]
+            allowed_token_ids: serde::de::IgnoredAny,
+            /// vLLM's: only an empty list.
+            #[schemars(length(max = 0))]
+            bad_words: Vec<String>,
+            /// vLLM's: only false.
+            #[schemars(extend("enum" = [false, null]))]
+            use_beam_search: bool,
+            /// vLLM's: only false.
+            #[schemars(extend("enum" = [false, null]))]
+            include_stop_str_in_output: bool,
+            /// vLLM's: not supported.
+            #[schemars(with = "Option<crate::server::schema::Refused>")]
+            truncate_prompt_tokens: serde::de::IgnoredAny,
             /// Continue after an end-of-sequence token.
             #[schemars(extend("default" = false))]
             ignore_eos: bool,
@@ -174,10 +192,23 @@ pub(super) struct RouteParams {
 }
 
 impl SharedFields {
+    /// Other servers' fields without which the answer would be another one.
+    fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        fields::refuse(&[
+            ("min_tokens", self.min_tokens.is_some_and(|least| least > 0)),
+            ("allowed_token_ids", self.allowed_token_ids.is_some()),
+            ("bad_words", self.bad_words.as_ref().is_some_and(|words| !words.is_empty())),
+            ("use_beam_search", self.use_beam_search == Some(true)),
+            ("include_stop_str_in_output", self.include_stop_str_in_output == Some(true)),
+            ("truncate_prompt_tokens", self.truncate_prompt_tokens.is_some()),
+        ])
+    }
+
     /// # Errors
     /// 400 that names the first field with an invalid value.
     pub(super) fn validate<P>(self, prompts: P, route: RouteParams) -> Result<ValidRequest<P>, ApiError> {
         let (number, ignore_eos) = (fields::number, self.ignore_eos.unwrap_or(false));
+        self.refuse_unsupported()?;
         accepted::service_tier(self.service_tier.as_deref())?;
         accepted::prompt_cache_retention(self.prompt_cache_retention.as_deref())?;
         let format = FormatFields {

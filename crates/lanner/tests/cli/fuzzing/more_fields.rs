@@ -1,4 +1,5 @@
-//! Fields of Ollama's routes, of reranking, and of the routes that tokenise or load models.
+//! Fields of Ollama's routes, of reranking, and of the routes that tokenise or load models; routes
+//! without a body.
 
 /// A field, its valid values, and its edge cases.
 pub(super) type Field = (&'static str, &'static [&'static str], &'static [&'static str]);
@@ -207,4 +208,56 @@ pub(super) const MODEL: [Field; 2] = [
         ],
     ),
     ("stream", &["false"], &["true"]),
+];
+
+/// Routes without a body, and unknown ones.
+pub(super) const OTHERS: [&str; 48] = [
+    "POST /api/create",
+    "POST /api/copy",
+    "POST /api/push",
+    "GET /api/tags",
+    "GET /api/ps",
+    "GET /api/version",
+    "DELETE /api/delete",
+    "POST /api/show",
+    "HEAD /api/blobs/sha256:00",
+    "GET /tokenizer_info",
+    "GET /api/nothing",
+    "POST /v2/rerank",
+    "GET /v1/responses/resp_0",
+    "DELETE /v1/responses/resp_0",
+    "POST /v1/responses/resp_0/cancel",
+    "GET /v1/responses/%ff/input_items?limit=%00",
+    "GET /health",
+    "GET /metrics",
+    "GET /v1/models",
+    "GET /v1/models/default",
+    "GET /v1/models/%ff%00",
+    "GET /v1/models/a/b?c=%",
+    "GET /v1/cache",
+    "DELETE /v1/cache",
+    "DELETE /health",
+    "PUT /v1/completions",
+    "GET /v1/completions",
+    "POST /v1/cache",
+    "PATCH /v1/models/load",
+    "HEAD /v1/models",
+    "GET /",
+    "GET /docs",
+    "GET /page/app.js",
+    "GET /page/%ff%00..",
+    "GET /openapi.json",
+    "POST /api/blobs/sha256:00",
+    "GET /version",
+    "GET /v1/stats",
+    "GET /v1/stats/history?by=day&days=3",
+    "GET /v1/stats/history?days=%00&by=",
+    "GET /v1/history?search=%E5%A4%A9+a%&limit=2",
+    "GET /v1/history?after=9-&limit=-1",
+    "GET /v1/history/c1",
+    "DELETE /v1/history/c1",
+    "DELETE /v1/requests/req_1",
+    "DELETE /v1/requests/%ff",
+    "GET //v1//models/",
+    "OPTIONS /v1/chat/completions",
 ];

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::{
-    fields::{NUMBERS, OTHERS, VALUES, posted},
-    more_fields::{OLLAMA_NUMBERS, line},
+    fields::{NUMBERS, VALUES, posted},
+    more_fields::{OLLAMA_NUMBERS, OTHERS, line},
 };
 
 /// Pseudorandom numbers, the same in every run (SplitMix64).
