@@ -120,6 +120,33 @@ def tools_round_trip():
     assert choice.message.content, choice
 
 
+PATCH = {
+    "type": "custom",
+    "custom": {
+        "name": "apply_patch",
+        "description": "Edits files",
+        "format": {
+            "type": "grammar",
+            "grammar": {"syntax": "regex", "definition": r"[*]{3} (Begin|End) Patch\n"},
+        },
+    },
+}
+
+
+def tools_custom():
+    named = {"type": "custom", "custom": {"name": "apply_patch"}}
+    choice = ask(tools=[WEATHER, PATCH], tool_choice=named, temperature=2, seed=3).choices[0]
+    (call,) = choice.message.tool_calls
+    assert call.type == "custom" and call.custom.name == "apply_patch" and call.id, call
+    assert call.custom.input in ("*** Begin Patch\n", "*** End Patch\n"), call
+    turns = [
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": [call.model_dump(exclude_none=True)]},
+        {"role": "tool", "tool_call_id": call.id, "content": "Done"},
+    ]
+    assert ask(messages=turns, tools=[PATCH]).choices[0].message.content is not None
+
+
 def functions_deprecated():
     choice = ask(functions=[WEATHER["function"]], function_call={"name": "get_weather"}).choices[0]
     assert choice.finish_reason == "function_call", choice
@@ -300,7 +327,7 @@ report(
     stream=[stream],
     tools_auto=[tools_auto, tools_stream, tools_round_trip, tools_none, tools_invalid],
     tools_required=[tools_required, tools_not_parallel],
-    tools_named=[tools_named, functions_deprecated],
+    tools_named=[tools_named, tools_custom, functions_deprecated],
     structured_output=[structured_output, structured_output_invalid],
     completions=[completions],
     responses=[responses, responses_stream, responses_tools, responses_structured_output],

@@ -144,13 +144,24 @@ pub(crate) struct ChatMessage {
     reasoning_content: Option<String>,
 }
 
-/// A function that the model may call.
+/// A function or a custom tool that the model may call.
+#[derive(JsonSchema)]
+#[schemars(tag = "type", rename_all = "lowercase")]
+#[allow(dead_code, reason = "only its schema is used")]
+pub(crate) enum ChatTool {
+    Function { function: FunctionDefinition },
+    Custom { custom: CustomDefinition },
+}
+
+/// A tool that takes a text.
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only its schema is used")]
-pub(crate) struct ChatTool {
-    #[schemars(transform = words(["function"]))]
-    r#type: String,
-    function: FunctionDefinition,
+pub(crate) struct CustomDefinition {
+    name: String,
+    description: Option<String>,
+    /// `{"type": "text"}`, or `{"type": "grammar", "grammar": {"syntax": .., "definition": ..}}`.
+    #[schemars(with = "Option<AnyObject>")]
+    format: (),
 }
 
 /// A function: its name, and a JSON Schema of its arguments.
@@ -172,6 +183,7 @@ pub(crate) struct FunctionDefinition {
 #[allow(dead_code, reason = "only its schema is used")]
 pub(crate) enum ToolChoice {
     Word(#[schemars(transform = words(["none", "auto", "required"]))] String),
-    /// `{"type": "function", "function": {"name": ..}}`, or `allowed_tools`.
+    /// `{"type": "function", "function": {"name": ..}}`, the same of a custom tool, or
+    /// `allowed_tools`.
     Tool(#[schemars(with = "AnyObject")] ()),
 }

@@ -286,6 +286,11 @@ fn bad_response_request_is_400_that_names_the_field() {
         (json!({ "input": "a", "top_logprobs": 21 }), json!("top_logprobs")),
         (json!({ "input": "a", "tools": [{ "type": "mcp" }] }), json!("tools[0].type")),
         (json!({ "input": "a", "tools": [{ "type": "function" }] }), json!("tools[0].name")),
+        // A tool that is not offered counts.
+        (
+            json!({ "input": "a", "tools": [{ "type": "web_search" }, { "type": "function", "name": "a b" }] }),
+            json!("tools[1].name"),
+        ),
         (json!({ "input": "a", "tool_choice": { "type": "file_search" } }), json!("tool_choice")),
     ] {
         let reply = ask(&server, &body);

@@ -62,6 +62,7 @@ fn invalid_tools_are_refused_by_field() {
     let server = Setup::default().says("x");
     let tool = |function: Value| json!([{ "type": "function", "function": function }]);
     let twice = [tool(json!({ "name": "f" })), tool(json!({ "name": "f" }))];
+    let custom = |custom: Value| json!({ "type": "custom", "custom": custom });
     let twice: Vec<&Value> = twice.iter().flat_map(|tools| tools.as_array().unwrap()).collect();
     for (body, param) in [
         (json!({ "tools": [7] }), "tools[0].type"),
@@ -72,6 +73,17 @@ fn invalid_tools_are_refused_by_field() {
         (json!({ "tools": tool(json!({ "name": "a".repeat(129) })) }), "tools[0].function.name"),
         (json!({ "tools": tool(json!({ "name": "f", "parameters": [] })) }), "tools[0].function.parameters"),
         (json!({ "tools": twice }), "tools[1].function.name"),
+        (json!({ "tools": [custom(json!(null))] }), "tools[0].custom.name"),
+        (json!({ "tools": [custom(json!({ "name": "a b" }))] }), "tools[0].custom.name"),
+        (json!({ "tools": [twice[0], custom(json!({ "name": "f" }))] }), "tools[1].custom.name"),
+        (
+            json!({ "tools": [custom(json!({ "name": "f", "format": { "type": "xml" } }))] }),
+            "tools[0].custom.format",
+        ),
+        (
+            json!({ "tools": weather(), "tool_choice": { "type": "custom", "custom": { "name": "g" } } }),
+            "tool_choice",
+        ),
         (json!({ "tools": weather(), "tool_choice": "maybe" }), "tool_choice"),
         (
             json!({ "tools": weather(), "tool_choice": { "type": "function", "function": { "name": "g" } } }),
@@ -89,6 +101,64 @@ fn invalid_tools_are_refused_by_field() {
     let reply = plain.chat(&json!({ "tools": weather() }));
     assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tools")), "{}", reply.body);
     assert_eq!(plain.num_requests() + server.num_requests(), 0);
+}
+
+const PATCH: &str = "<tool_call>\n{\"name\": \"apply_patch\", \"arguments\": {\"input\": \"*** Begin\\n+\\u00e9\"}}\n</tool_call>";
+
+#[test]
+fn custom_tool_is_called_with_an_input() {
+    let template = "{#- <tool_call> -#}{% for m in messages %}{{ m.content }}{% if m.tool_calls %}\
+        {{ m.tool_calls | tojson }}{% endif %}\n{% endfor %}";
+    let server = Setup { template, ..Setup::default() }.says(PATCH);
+    let custom = json!({ "type": "custom", "custom": { "name": "apply_patch" } });
+    let tools = json!([weather()[0], custom]);
+    let answer = server.chat(&json!({ "tools": tools })).json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    let call = &choice["message"]["tool_calls"][0];
+    assert!(call["id"].as_str().unwrap().starts_with("call_"), "{call}");
+    assert_eq!((&call["type"], &call["function"]), (&json!("custom"), &Value::Null));
+    assert_eq!(call["custom"], json!({ "name": "apply_patch", "input": "*** Begin\n+é" }));
+
+    let reply = server.chat(&json!({ "tools": tools, "tool_choice": custom, "stream": true }));
+    let events = reply.events();
+    let deltas = events.iter().filter_map(|event| event["choices"][0]["delta"]["tool_calls"].as_array());
+    let [begin, more @ ..] = &deltas.flatten().collect::<Vec<_>>()[..] else { panic!("{}", reply.body) };
+    assert_eq!((&begin["type"], &begin["id"].is_string()), (&json!("custom"), &true));
+    assert_eq!(begin["custom"], json!({ "name": "apply_patch", "input": "" }));
+    let input: String = more.iter().map(|delta| delta["custom"]["input"].as_str().unwrap()).collect();
+    assert_eq!(input, "*** Begin\n+é");
+    assert!(more.len() > 1 && more.iter().all(|delta| delta.get("function").is_none()), "{}", reply.body);
+
+    // Calls of earlier turns reach the template as those of a function of one text.
+    let turns = json!([{ "role": "user", "content": "x" },
+        { "role": "assistant", "content": null, "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": call["id"], "content": "Done" }]);
+    assert_eq!(server.chat(&json!({ "messages": turns, "tools": tools })).status, 200);
+    let prompt = server.last_prompt();
+    assert!(prompt.contains("\"function\"") && prompt.contains("apply_patch"), "{prompt}");
+    assert!(prompt.contains("input") && prompt.contains("*** Begin"), "{prompt}");
+    assert!(!prompt.contains("\"custom\""), "{prompt}");
+}
+
+#[test]
+fn input_of_a_custom_tool_matches_its_grammar() {
+    let server = Setup::default().merlin();
+    let grammar =
+        json!({ "syntax": "lark", "definition": "start: (\"+\" /[a-z]{1,8}/ LF)~1..3\n%import common.LF" });
+    let custom = json!({ "name": "add", "format": { "type": "grammar", "grammar": grammar } });
+    for seed in 0..4 {
+        let body = json!({ "tools": [{ "type": "custom", "custom": custom }], "tool_choice": "required",
+            "parallel_tool_calls": false, "seed": seed, "temperature": 2 });
+        let reply = server.chat(&body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let call = reply.json()["choices"][0]["message"]["tool_calls"][0].take();
+        let input = call["custom"]["input"].as_str().unwrap_or_else(|| panic!("{}", reply.body));
+        let lines: Vec<&str> = input.lines().collect();
+        let is_word = |line: &str| line.len() < 9 && line.chars().all(|c| c.is_ascii_lowercase());
+        let matches = |line: &&str| line.strip_prefix('+').is_some_and(is_word);
+        assert!((1..=3).contains(&lines.len()) && lines.iter().all(matches), "{input:?}");
+    }
 }
 
 /// Tools with strings, numbers and choices.

@@ -5,6 +5,8 @@ pub mod chat;
 pub mod completions;
 mod constraint;
 pub mod count;
+mod custom_input;
+mod custom_tools;
 pub mod embeddings;
 pub mod error;
 pub mod fields;

@@ -1,5 +1,6 @@
 //! `POST /v1/chat/completions`.
 
+mod custom;
 mod functions;
 mod request;
 mod response;

@@ -1,13 +1,13 @@
 //! Request bodies of `POST /v1/chat/completions`, and their validation.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use chat::tools::ToolSet;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::{
-    functions,
+    custom, functions,
     thinking::{MAX_ESCAPE_BYTES, ThinkingFields, ThinkingObject, ThinkingSwitch, Thinks},
 };
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     server::{
         openai::{
             accepted::{self, PredictionField},
+            custom_tools::{CustomTools, rename_functions},
             error::ApiError,
             fields,
             params::ValidRequest,
@@ -30,7 +31,7 @@ request_body! {
         /// The conversation, at least one message.
         #[schemars(with = "Vec<ChatMessage>", length(min = 1))]
         messages: Vec<Value>,
-        /// Functions that the model may call.
+        /// Functions and custom tools that the model may call.
         #[schemars(with = "Option<Vec<ChatTool>>")]
         tools: Option<Vec<Value>>,
         /// `auto` with tools by default.
@@ -113,6 +114,8 @@ pub struct ChatPrompt {
     pub conversation: Conversation,
     /// As the deprecated `function_call`.
     pub functions: bool,
+    /// Names of the tools whose calls have an input instead of arguments.
+    pub custom_tools: BTreeSet<String>,
 }
 
 impl TryFrom<ChatRequest> for ValidRequest<ChatPrompt> {
@@ -124,7 +127,8 @@ impl TryFrom<ChatRequest> for ValidRequest<ChatPrompt> {
         accepted::prediction(request.prediction.as_ref())?;
         accepted::store(request.store);
         let functions = request.replace_functions()?;
-        let tools = request.tools()?;
+        let custom = request.replace_custom_tools()?;
+        let tools = request.tools(&custom)?;
         let (thinks, thinking) = request.thinking_fields().validate()?;
         let conversation = request.conversation(tools.is_some(), thinks)?;
         let logprobs = request.alternatives()?;
@@ -135,7 +139,7 @@ impl TryFrom<ChatRequest> for ValidRequest<ChatPrompt> {
         }
         let route =
             RouteParams { max_tokens, logprobs, prompt_logprobs: false, prompt_only: false, tools, thinking };
-        shared.validate(ChatPrompt { conversation, functions }, route)
+        shared.validate(ChatPrompt { conversation, functions, custom_tools: custom.into_names() }, route)
     }
 }
 
@@ -190,10 +194,20 @@ impl ChatRequest {
         Ok(given)
     }
 
-    fn tools(&self) -> Result<Option<Arc<ToolSet>>, ApiError> {
+    /// Turns custom tools, calls of them and the choice of one into those of functions.
+    fn replace_custom_tools(&mut self) -> Result<CustomTools, ApiError> {
+        custom::as_function_calls(&mut self.messages)?;
+        self.tool_choice.iter_mut().for_each(custom::as_function_choice);
+        custom::as_functions(self.tools.as_deref_mut().unwrap_or_default())
+    }
+
+    fn tools(&self, custom: &CustomTools) -> Result<Option<Arc<ToolSet>>, ApiError> {
         let definitions = self.tools.as_deref().unwrap_or_default();
         let tools = ToolSet::new(definitions, self.tool_choice.as_ref(), self.parallel_tool_calls);
-        let tools = tools.map_err(|error| ApiError::invalid(&error.field, error.message))?;
+        let own = |index: usize| Some(format!("tools[{index}].custom")).filter(|param| custom.is_at(param));
+        let mut tools =
+            tools.map_err(|error| rename_functions(ApiError::invalid(&error.field, error.message), own))?;
+        tools.iter_mut().for_each(|set| custom.constrain(set));
         Ok(tools.map(Arc::new))
     }
 

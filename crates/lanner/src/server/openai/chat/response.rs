@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     ChatPrompt, ChatRequest,
-    tool_calls::{Function, FunctionDelta, ToolCall, ToolCallDelta},
+    tool_calls::{CallWriter, Function, FunctionDelta, ToolCall, ToolCallDelta},
 };
 use crate::{
     generate::{ChoiceEvent, Reason, Token},
@@ -28,6 +28,7 @@ pub struct ChatFormat {
     logprobs: bool,
     /// Report calls as the deprecated `function_call`.
     functions: bool,
+    calls: CallWriter,
 }
 
 #[derive(Debug, JsonSchema, Serialize)]
@@ -51,8 +52,8 @@ struct MessageDelta {
     /// The same under the name that vLLM and OpenRouter give it.
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_calls: Option<[ToolCallDelta; 1]>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCallDelta>,
     #[serde(skip_serializing_if = "Option::is_none")]
     function_call: Option<FunctionDelta>,
 }
@@ -128,12 +129,10 @@ impl ChoiceFormat for ChatFormat {
         prompt: ChatPrompt,
         params: &GenerateParams,
     ) -> Result<(ChatFormat, Vec<Prompt>), ApiError> {
-        let ChatPrompt { conversation, functions } = prompt;
+        let ChatPrompt { conversation, functions, custom_tools } = prompt;
         let prompt = model.chat_prompt(&conversation).map_err(|error| prompt_error(&error, Self::PROMPT))?;
-        Ok((
-            ChatFormat { model: model.clone(), logprobs: params.logprobs.is_some(), functions },
-            vec![prompt],
-        ))
+        let (calls, logprobs) = (CallWriter::new(custom_tools), params.logprobs.is_some());
+        Ok((ChatFormat { model: model.clone(), logprobs, functions, calls }, vec![prompt]))
     }
 
     fn first_piece(&mut self, choice: usize) -> Option<ChatDelta> {
@@ -146,13 +145,14 @@ impl ChoiceFormat for ChatFormat {
         let repeated = matches!(&event, ChoiceEvent::Finished(finish) if finish.repeated);
         let finish_details = repeated.then_some(FinishDetails { r#type: "repetition" });
         let (delta, tokens, finish_reason) = match event {
-            ChoiceEvent::Text { delta, tokens } => (self.delta(delta), tokens, None),
+            ChoiceEvent::Text { delta, tokens } => (self.delta(choice, delta)?, tokens, None),
             ChoiceEvent::Finished(finish) => {
                 let reason = match finish.reason {
                     Reason::ToolCalls if self.functions => "function_call",
                     reason => format::finish_reason(reason),
                 };
-                (MessageDelta::default(), finish.tokens, Some(reason))
+                let rest = MessageDelta { tool_calls: self.calls.end(choice), ..Default::default() };
+                (rest, finish.tokens, Some(reason))
             }
             ChoiceEvent::Prompt(_) | ChoiceEvent::PromptProgress { .. } | ChoiceEvent::Logits { .. } => {
                 return None;
@@ -173,7 +173,7 @@ impl ChoiceFormat for ChatFormat {
         if let Some(text) = piece.delta.content {
             message.content.get_or_insert_default().push_str(&text);
         }
-        for call in piece.delta.tool_calls.into_iter().flatten() {
+        for call in piece.delta.tool_calls {
             message.content = message.content.take().filter(|content| !content.is_empty());
             call.append_to(&mut message.tool_calls);
         }
@@ -194,33 +194,24 @@ impl ChoiceFormat for ChatFormat {
     }
 }
 
-impl From<Delta> for MessageDelta {
-    fn from(delta: Delta) -> MessageDelta {
-        let empty = MessageDelta::default();
-        match delta {
-            Delta::Content(text) => MessageDelta { content: Some(text), ..empty },
-            Delta::Reasoning(text) => {
-                MessageDelta { reasoning: Some(text.clone()), reasoning_content: Some(text), ..empty }
-            }
-            Delta::ToolCall { index, id, name } => {
-                MessageDelta { tool_calls: Some([ToolCallDelta::begin(index, id, name)]), ..empty }
-            }
-            Delta::ToolArguments { index, arguments } => {
-                MessageDelta { tool_calls: Some([ToolCallDelta::arguments(index, arguments)]), ..empty }
-            }
-        }
-    }
-}
-
 impl ChatFormat {
-    fn delta(&self, delta: Delta) -> MessageDelta {
-        let delta = MessageDelta::from(delta);
-        match delta.tool_calls {
-            Some([call]) if self.functions => {
-                MessageDelta { tool_calls: None, function_call: Some(call.into_function()), ..delta }
+    /// `None` if the client gets nothing of it.
+    fn delta(&mut self, choice: usize, delta: Delta) -> Option<MessageDelta> {
+        let empty = MessageDelta::default();
+        let calls = match delta {
+            Delta::Content(text) => return Some(MessageDelta { content: Some(text), ..empty }),
+            Delta::Reasoning(text) => {
+                let (reasoning, reasoning_content) = (Some(text.clone()), Some(text));
+                return Some(MessageDelta { reasoning, reasoning_content, ..empty });
             }
-            tool_calls => MessageDelta { tool_calls, ..delta },
+            Delta::ToolCall { index, id, name } => self.calls.begin(choice, index, id, name),
+            Delta::ToolArguments { index, arguments } => self.calls.arguments(choice, index, arguments),
+        };
+        if self.functions {
+            let function_call = calls.into_iter().find_map(ToolCallDelta::into_function);
+            return Some(MessageDelta { function_call, ..empty });
         }
+        (!calls.is_empty() || self.logprobs).then_some(MessageDelta { tool_calls: calls, ..empty })
     }
 
     /// Log-probabilities of the content's tokens, without reasoning: clients match them to the

@@ -6,7 +6,6 @@ use chat::Delta;
 use serde::Serialize;
 
 use super::{
-    custom_input::CustomInput,
     events::{EventBody, PartPosition, StreamEvent},
     input::messages,
     output::{ContentPart, ItemStatus, OutputItem},
@@ -21,7 +20,9 @@ use crate::{
     server::{
         Server,
         format::{AnswerInfo, ApiFormat, Frame},
-        openai::{GenerateParams, chat::TokenLogprob, error::ApiError, prompt_error},
+        openai::{
+            GenerateParams, chat::TokenLogprob, custom_input::CustomInput, error::ApiError, prompt_error,
+        },
         protocol::Protocol,
         tenant::Tenant,
         unix_seconds,

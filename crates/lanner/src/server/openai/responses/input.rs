@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use super::item_fields::keep_known;
 use crate::{
     sampling,
-    server::{openai::error::ApiError, schema::AnyObject},
+    server::{
+        openai::{custom_tools::function_call, error::ApiError},
+        schema::AnyObject,
+    },
 };
 
 /// Marks reasoning that this server encoded.
@@ -108,13 +111,13 @@ impl Turns {
                 Ok(())
             }
             "function_call" => {
-                let arguments = field("arguments")?;
-                self.call(field("call_id")?, field("name")?, arguments.to_owned());
+                let function = json!({ "name": field("name")?, "arguments": field("arguments")? });
+                self.call(field("call_id")?, function);
                 Ok(())
             }
             "custom_tool_call" => {
-                let arguments = json!({ "input": field("input")? }).to_string();
-                self.call(field("call_id")?, field("name")?, arguments);
+                let function = function_call(field("name")?, field("input")?);
+                self.call(field("call_id")?, function);
                 Ok(())
             }
             "function_call_output" | "custom_tool_call_output" => {
@@ -145,8 +148,7 @@ impl Turns {
         }
     }
 
-    fn call(&mut self, id: &str, name: &str, arguments: String) {
-        let function = json!({ "name": name, "arguments": arguments });
+    fn call(&mut self, id: &str, function: Value) {
         let call = json!({ "id": id, "type": "function", "function": function });
         self.assistant.get_or_insert_default().calls.push(call);
     }

@@ -1,6 +1,5 @@
 //! `POST /v1/responses`: items instead of messages, with a history that the server stores.
 
-mod custom_input;
 mod events;
 mod format;
 mod input;

@@ -196,9 +196,10 @@ impl TryFrom<ResponsesRequest> for ValidRequest<ResponsesPrompt> {
         let includes = request.includes()?;
         let tools = OfferedTools::new(request.tools.take().unwrap_or_default())?;
         let chat = request.chat(&tools, includes.contains(&LOGPROBS))?;
-        let mut valid: ValidRequest<ChatPrompt> = chat.try_into().map_err(renamed)?;
-        valid.params.tools.iter_mut().for_each(|set| tools.constrain(Arc::make_mut(set)));
-        let custom_tools = tools.custom.clone();
+        let valid: Result<ValidRequest<ChatPrompt>, ApiError> = chat.try_into();
+        let mut valid = valid.map_err(|error| tools.renamed(renamed(error)))?;
+        valid.params.tools.iter_mut().for_each(|set| tools.custom.constrain(Arc::make_mut(set)));
+        let custom_tools = tools.custom.into_names();
         let prompt = |chat: ChatPrompt| ResponsesPrompt {
             items,
             history: vec![],

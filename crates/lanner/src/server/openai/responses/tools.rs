@@ -1,11 +1,11 @@
 //! Tools of the Responses API, as chat completions have them.
 
-use std::collections::BTreeSet;
-
-use chat::{grammar::lark_to_regex, tools::ToolSet};
 use serde_json::{Value, json};
 
-use crate::server::openai::error::ApiError;
+use crate::server::openai::{
+    custom_tools::{CustomTools, rename_functions},
+    error::ApiError,
+};
 
 /// Tools that OpenAI's servers run, and groups of further functions, as Codex sends one of its
 /// sub-agents: an answer can do without them, and they are not offered to the model.
@@ -19,9 +19,6 @@ const NOT_OFFERED: [&str; 7] = [
     "namespace",
 ];
 
-/// The parameter of a custom tool.
-const INPUT: &str = "input";
-
 /// Tools that the model is offered.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct OfferedTools {
@@ -29,10 +26,9 @@ pub(super) struct OfferedTools {
     pub own: Vec<Value>,
     /// As chat completions have them.
     pub chat: Vec<Value>,
-    /// Names of custom tools: the model calls them as functions of one text.
-    pub custom: BTreeSet<String>,
-    /// Regular expressions that the texts of some of them match.
-    patterns: Vec<(String, String)>,
+    pub custom: CustomTools,
+    /// Where the request has those of `chat`.
+    indexes: Vec<usize>,
 }
 
 impl OfferedTools {
@@ -50,13 +46,7 @@ impl OfferedTools {
             };
             match text("type")? {
                 "function" => offered.chat.push(function(&tool, text("name")?)),
-                "custom" => {
-                    let name = text("name")?;
-                    let format = InputFormat::of(&tool, &param)?;
-                    offered.chat.push(custom(&tool, name, &format));
-                    offered.custom.insert(name.to_owned());
-                    offered.patterns.extend(format.pattern.map(|pattern| (name.to_owned(), pattern)));
-                }
+                "custom" => offered.chat.push(offered.custom.add(&tool, &param)?),
                 kind if NOT_OFFERED.contains(&kind) => continue,
                 kind => {
                     let message = format!("{param} is a `{kind}` tool, which is not supported");
@@ -66,13 +56,14 @@ impl OfferedTools {
                 }
             }
             offered.own.push(tool);
+            offered.indexes.push(index);
         }
         Ok(offered)
     }
 
-    /// Has the inputs of custom tools follow their grammars.
-    pub(super) fn constrain(&self, tools: &mut ToolSet) {
-        self.patterns.iter().for_each(|(name, pattern)| tools.set_pattern(name, INPUT, pattern));
+    /// An error of a function of `chat` with the name of the request's tool.
+    pub(super) fn renamed(&self, error: ApiError) -> ApiError {
+        rename_functions(error, |index| self.indexes.get(index).map(|own| format!("tools[{own}]")))
     }
 }
 
@@ -82,65 +73,6 @@ fn function(tool: &Value, name: &str) -> Value {
         if !tool[field].is_null() {
             function[field] = tool[field].clone();
         }
-    }
-    json!({ "type": "function", "function": function })
-}
-
-/// What the input of a custom tool must be.
-#[derive(Default)]
-struct InputFormat {
-    /// For the model.
-    description: String,
-    pattern: Option<String>,
-}
-
-impl InputFormat {
-    /// # Errors
-    /// 400: it has another type than text and grammar, or its grammar cannot be followed.
-    fn of(tool: &Value, param: &str) -> Result<InputFormat, ApiError> {
-        let param = format!("{param}.format");
-        let format = &tool["format"];
-        let refuse = |field: &str, message: String| {
-            Err(ApiError::invalid(format!("{param}{field}"), message).code("unsupported_parameter"))
-        };
-        match format["type"].as_str() {
-            None if format.is_null() => return Ok(InputFormat::default()),
-            Some("text") => return Ok(InputFormat::default()),
-            Some("grammar") => {}
-            _ => return refuse("", format!("{param}.type must be `text` or `grammar`")),
-        }
-        // OpenAI's reference has the fields here, its older one in an object of their own.
-        let grammar = format.get("grammar").unwrap_or(format);
-        let Some(definition) = grammar["definition"].as_str() else {
-            return refuse(".definition", format!("{param}.definition must be a string"));
-        };
-        let (pattern, language) = match grammar["syntax"].as_str() {
-            Some("lark") => (lark_to_regex(definition), "Lark grammar"),
-            Some("regex") => (Ok(format!("^(?:{definition})$")), "regular expression"),
-            _ => return refuse(".syntax", format!("{param}.syntax must be `lark` or `regex`")),
-        };
-        match pattern {
-            Ok(pattern) => {
-                let description = format!(" It matches this {language}:\n{definition}");
-                Ok(InputFormat { description, pattern: Some(pattern) })
-            }
-            Err(error) => refuse(".definition", format!("{param}.definition: {error}")),
-        }
-    }
-}
-
-fn custom(tool: &Value, name: &str, format: &InputFormat) -> Value {
-    let description = format!("The whole input of the tool.{}", format.description);
-    let input = json!({ "type": "string", "description": description });
-    let parameters = json!({
-        "type": "object",
-        "properties": { INPUT: input },
-        "required": [INPUT],
-        "additionalProperties": false,
-    });
-    let mut function = json!({ "name": name, "parameters": parameters });
-    if !tool["description"].is_null() {
-        function["description"] = tool["description"].clone();
     }
     json!({ "type": "function", "function": function })
 }
@@ -183,7 +115,7 @@ mod tests {
         assert_eq!(offered.chat[0], json!({ "type": "function", "function": expected }));
         assert_eq!(offered.chat[1]["function"]["parameters"]["required"], json!(["input"]));
         assert_eq!(offered.own, [f, patch]);
-        assert_eq!(offered.custom, ["patch".to_owned()].into());
+        assert_eq!(offered.custom.into_names(), ["patch".to_owned()].into());
     }
 
     #[test]
