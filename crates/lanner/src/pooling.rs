@@ -1,5 +1,5 @@
-//! How a checkpoint makes embeddings: the pooling that its files for sentence-transformers name, and
-//! dense layers after it.
+//! How a checkpoint makes embeddings: the pooling that its files for sentence-transformers name,
+//! and dense layers after it.
 
 use std::{path::Path, sync::Arc};
 

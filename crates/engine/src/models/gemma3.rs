@@ -1,6 +1,6 @@
 //! Gemma 3: Gemma 2's layers without caps, with head norms; five sliding-window layers to each full
-//! one, each kind with its own RoPE. With `use_bidirectional_attention` it is a text encoder, such as
-//! EmbeddingGemma.
+//! one, each kind with its own RoPE. With `use_bidirectional_attention` it is a text encoder, such
+//! as EmbeddingGemma.
 //!
 //! Reference: transformers `gemma3`.
 

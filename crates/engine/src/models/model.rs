@@ -23,8 +23,8 @@ pub(crate) trait Model {
     /// Tokens of context that it was trained on.
     fn context_length(&self) -> usize;
 
-    /// Whether tokens see those after them, so that a prompt is computed in one step, without stored
-    /// state, and none is generated: a text encoder.
+    /// Whether tokens see those after them, so that a prompt is computed in one step, without
+    /// stored state, and none is generated: a text encoder.
     fn is_bidirectional(&self) -> bool {
         false
     }

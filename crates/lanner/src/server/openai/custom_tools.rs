@@ -21,7 +21,8 @@ pub(super) struct CustomTools {
 }
 
 impl CustomTools {
-    /// Adds a tool, which the request has at `param`. Returns the function that the model is offered.
+    /// Adds a tool, which the request has at `param`. Returns the function that the model is
+    /// offered.
     ///
     /// # Errors
     /// 400: it has no name, or a format that cannot be followed.

@@ -192,8 +192,11 @@ pub(super) struct RouteParams {
 }
 
 impl SharedFields {
-    /// Other servers' fields without which the answer would be another one.
-    fn refuse_unsupported(&self) -> Result<(), ApiError> {
+    /// Checks OpenAI's fields that have no effect, and refuses vLLM's without which the answer
+    /// would be another one.
+    fn check_unused(&self) -> Result<(), ApiError> {
+        accepted::service_tier(self.service_tier.as_deref())?;
+        accepted::prompt_cache_retention(self.prompt_cache_retention.as_deref())?;
         fields::refuse(&[
             ("min_tokens", self.min_tokens.is_some_and(|least| least > 0)),
             ("allowed_token_ids", self.allowed_token_ids.is_some()),
@@ -208,9 +211,7 @@ impl SharedFields {
     /// 400 that names the first field with an invalid value.
     pub(super) fn validate<P>(self, prompts: P, route: RouteParams) -> Result<ValidRequest<P>, ApiError> {
         let (number, ignore_eos) = (fields::number, self.ignore_eos.unwrap_or(false));
-        self.refuse_unsupported()?;
-        accepted::service_tier(self.service_tier.as_deref())?;
-        accepted::prompt_cache_retention(self.prompt_cache_retention.as_deref())?;
+        self.check_unused()?;
         let format = FormatFields {
             response_format: self.response_format,
             guided_json: self.guided_json,
