@@ -79,8 +79,8 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     Ok(result?)
 }
 
-/// Stops loads and engines, and writes figures that are not stored yet; ends the process if a load or
-/// an engine hangs.
+/// Stops loads and engines, and writes figures that are not stored yet; ends the process if a load
+/// or an engine hangs.
 fn stop(state: AppState, most: Duration, store: Option<&Store>) {
     let stop = move || {
         state.stop();

@@ -1,8 +1,8 @@
 //! The built-in model under 64 clients that disconnect, read slowly, and mix requests.
 //!
 //! Each client makes a few requests. With `LANNER_LOAD=600` they make requests for this number of
-//! seconds, and limits are enforced that need an idle machine with eight processors and an optimised
-//! program.
+//! seconds, and limits are enforced that need an idle machine with eight processors and an
+//! optimised program.
 
 use std::{
     io::Read,
