@@ -5,9 +5,9 @@ use std::{
     io::{BufRead, BufReader, Read},
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use lanner::hub::HubConfig;
@@ -18,6 +18,7 @@ use crate::support::{
     client::{self, Reply},
     fake_hub::{FakeHub, Fault},
     server::{Setup, TestServer, models, token},
+    wait::{Done, wait_until},
 };
 
 const WEIGHTS: &str = "model.safetensors";
@@ -167,14 +168,6 @@ fn client_disconnect_cancels_its_pull() {
             world.post("/v1/models/pull", &json!({ "model": "org/tiny" })).status == 200
         });
         assert!(world.hub.requests(WEIGHTS).last().unwrap().range.is_some(), "it was resumed");
-    }
-}
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(20), "in vain: {what}");
-        thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -340,11 +333,12 @@ fn model_swaps_under_load_change_no_answer() {
     assert_eq!(world.load(&folders[0]).status, 200);
     let address = world.server.address;
     let expected = answer(address, "hi", 40);
-    let (done, answers) = (AtomicBool::new(false), std::sync::atomic::AtomicUsize::new(0));
+    let (done, answers) = (Done::default(), AtomicUsize::new(0));
     thread::scope(|scope| {
+        let _ends = done.on_drop();
         for _ in 0..4 {
             scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
+                while !done.is_set() {
                     assert_eq!(answer(address, "hi", 40), expected);
                     answers.fetch_add(1, Ordering::Relaxed);
                 }
@@ -355,8 +349,6 @@ fn model_swaps_under_load_change_no_answer() {
         while swaps.len() < 20 || answers.load(Ordering::Relaxed) < 12 && swaps.len() < 2000 {
             swaps.push(world.load(&folders[(swaps.len() + 1) % 2]));
         }
-        // First, so that the threads end in any case.
-        done.store(true, Ordering::Relaxed);
         assert!(swaps.iter().all(|reply| reply.status == 200), "{swaps:?}");
     });
     assert!(answers.load(Ordering::Relaxed) >= 12);

@@ -5,15 +5,15 @@ use std::{
     process::{Command, Stdio},
     sync::mpsc,
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use serde_json::Value;
 
-use crate::support::long_context;
-
-/// How long an output may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::support::{
+    long_context,
+    wait::{PATIENCE, wait_until},
+};
 
 /// `lanner chat` on a pseudo-terminal, which `script` opens.
 struct Terminal {
@@ -54,8 +54,10 @@ impl Terminal {
 
     /// Waits until `text` is written after what was waited for before.
     fn wait_for(&mut self, text: &str) {
+        let started = Instant::now();
         while !self.seen.contains(text) {
-            let more = self.screen.recv_timeout(PATIENCE);
+            // What draws its progress never pauses.
+            let more = self.screen.recv_timeout(PATIENCE.saturating_sub(started.elapsed()));
             let more = more.unwrap_or_else(|_| panic!("{text:?} is missing in {:?}", self.seen));
             self.seen += &String::from_utf8_lossy(&more);
         }
@@ -79,7 +81,7 @@ fn ctrl_c_while_the_prompt_is_computed_removes_the_message() {
     let system = (0..5_000).map(|i| format!("{i} owls")).collect::<Vec<_>>().join(" ");
     let program = env!("CARGO_BIN_EXE_lanner");
     let command = format!(
-        "exec {program} chat --device cpu --disk-cache off --prefill-chunk 64 --model {} --system '{system}'",
+        "exec {program} chat --device cpu --disk-cache off --prefill-chunk 64 --max-tokens 64 --model {} --system '{system}'",
         model.path().display()
     );
     let Some(mut terminal) = Terminal::open(&command) else {
@@ -92,15 +94,12 @@ fn ctrl_c_while_the_prompt_is_computed_removes_the_message() {
     terminal.wait_for("(stopped; your message was removed)");
     terminal.wait_for("> ");
     terminal.keys(&format!("/save {}\r", saved.display()));
-    let started = Instant::now();
-    let conversation = loop {
+    let mut conversation = Value::Null;
+    wait_until("the conversation is saved", || {
         let text = std::fs::read(&saved).unwrap_or_default();
-        if let Ok(conversation) = serde_json::from_slice::<Value>(&text) {
-            break conversation;
-        }
-        assert!(started.elapsed() < PATIENCE, "nothing was saved");
-        thread::sleep(Duration::from_millis(20));
-    };
+        conversation = serde_json::from_slice(&text).unwrap_or_default();
+        !conversation.is_null()
+    });
     let roles: Vec<&str> =
         conversation["messages"].as_array().unwrap().iter().filter_map(|m| m["role"].as_str()).collect();
     assert_eq!(roles, ["system"]);

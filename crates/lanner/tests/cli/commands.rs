@@ -13,6 +13,7 @@ use crate::support::{
     checkpoint, client,
     process::lanner,
     server::{TEMPLATE, tokenizer_json},
+    wait::{output_of, status_of, wait_until},
 };
 
 const DEVICE: [&str; 4] = ["--device", "cpu", "--dtype", "float32"];
@@ -127,7 +128,7 @@ fn run_takes_the_model_as_first_word_and_text_from_a_pipe() {
         if let (Some(text), Some(mut stdin)) = (piped, run.stdin.take()) {
             stdin.write_all(text.as_bytes()).unwrap();
         }
-        let output = run.wait_with_output().unwrap();
+        let output = output_of(run).unwrap();
         assert!(output.status.success(), "{words:?}");
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
         // The tokens of the tests' tokenizer are bytes.
@@ -150,7 +151,7 @@ fn chat_reads_one_turn_per_piped_line() {
     let lines = format!("/system Be brief.\n\nfirst\\\nline\n/nonsense\nsecond\n/save {}\n", saved.display());
     let mut chat = spawn(&folder, &["chat", "--max-tokens", "4", "--temperature", "0"], Stdio::piped());
     chat.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-    let output = chat.wait_with_output().unwrap();
+    let output = output_of(chat).unwrap();
     assert!(output.status.success());
     let saved: Value = serde_json::from_str(&std::fs::read_to_string(saved).unwrap()).unwrap();
     let messages = saved["messages"].as_array().unwrap();
@@ -180,7 +181,7 @@ fn serve_prints_its_address_and_exits_on_ctrl_c() {
     assert_eq!(joined, whole["choices"][0]["text"].as_str().unwrap());
 
     interrupt(&server);
-    assert_eq!(server.wait().unwrap().code(), Some(0));
+    assert_eq!(status_of(&mut server).code(), Some(0));
 }
 
 #[test]
@@ -199,7 +200,7 @@ fn second_ctrl_c_ends_a_generating_server() {
         interrupt(&server);
         assert!(lines.next().unwrap().contains("Ctrl-C again"));
         interrupt(&server);
-        assert_eq!(server.wait().unwrap().code(), Some(0));
+        assert_eq!(status_of(&mut server).code(), Some(0));
     }
 }
 
@@ -232,9 +233,7 @@ fn stream_cut_by_second_ctrl_c_ends_with_an_error_event() {
     ];
     let mut whole = open("/v1/completions", json!({ "prompt": "hi", "max_tokens": 1_000_000 }), false);
     streams.iter_mut().for_each(|stream| stream.read_exact(&mut [0; 1000]).unwrap());
-    while client::get(address, "/health").json()["running"] != 5 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    wait_until("all run", || client::get(address, "/health").json()["running"] == 5);
     interrupt(&server);
     assert!(lines.next().unwrap().contains("Ctrl-C again"));
     interrupt(&server);
@@ -259,7 +258,7 @@ fn stream_cut_by_second_ctrl_c_ends_with_an_error_event() {
     assert_eq!(response["response"]["error"]["code"], "shutting_down", "{response}");
     assert_eq!((&message["type"], &message["error"]["type"]), (&json!("error"), &json!("overloaded_error")));
     assert!(answered.starts_with("HTTP/1.1 503") && answered.contains("shutting_down"), "{answered}");
-    assert_eq!(server.wait().unwrap().code(), Some(0));
+    assert_eq!(status_of(&mut server).code(), Some(0));
 }
 
 /// What happens if a load hangs nonetheless is tested beside `serve`.
@@ -279,7 +278,7 @@ fn load_of_a_pipe_is_refused_and_does_not_delay_exit() {
     assert_eq!(refused.status, 400, "{}", refused.body);
     assert!(refused.body.contains("not a regular file"), "{}", refused.body);
     interrupt(&server);
-    assert_eq!(server.wait().unwrap().code(), Some(0));
+    assert_eq!(status_of(&mut server).code(), Some(0));
     let rest: Vec<String> = lines.collect();
     assert!(!rest.iter().any(|line| line.contains("has not ended")), "{rest:?}");
 }
@@ -312,7 +311,7 @@ fn listening_beyond_loopback_without_api_key_logs_a_warning() {
         let lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
         let lines: Vec<String> = lines.take_while(|line| !line.contains("serving")).collect();
         interrupt(&server);
-        server.wait().unwrap();
+        status_of(&mut server);
         lines.into_iter().find(|line| line.contains("warning"))
     };
     let text = warning(&["--host", "0.0.0.0"]).expect("a warning");
@@ -341,7 +340,7 @@ fn keys_file_that_others_can_read_logs_a_warning() {
                 interrupt(&server);
             }
         }
-        server.wait().unwrap();
+        status_of(&mut server);
         seen.join("\n")
     };
     let warning = format!("other users can read the API keys in {path}; run `chmod 600 {path}`");

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::support::{
     client::{self, Reply},
     server::{Setup, TestServer, token},
+    wait::wait_until,
 };
 
 const SHORT: Duration = Duration::from_millis(150);
@@ -55,14 +56,6 @@ fn is_ended(mut stream: &TcpStream) -> bool {
 
 fn code(reply: &Reply) -> Value {
     reply.json()["error"]["code"].take()
-}
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(60), "in vain: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

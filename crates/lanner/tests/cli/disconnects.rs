@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::support::{
     client,
     server::{Gate, Setup, TestServer, token},
+    wait::wait_until,
 };
 
 /// Generates until the client disconnects.
@@ -19,11 +20,7 @@ fn endless(delay: Duration) -> TestServer {
 }
 
 fn wait_until_idle(server: &TestServer) {
-    let start = Instant::now();
-    while server.health()["running"] != 0 {
-        assert!(start.elapsed() < Duration::from_secs(60), "requests of disconnected clients still run");
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("requests of disconnected clients end", || server.health()["running"] == 0);
 }
 
 #[test]
@@ -52,9 +49,7 @@ fn client_disconnect_cancels_a_non_streaming_answer() {
         "Content-Type: application/json\r\n",
         body.as_bytes(),
     );
-    while server.num_requests() == 0 {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the request arrives", || server.num_requests() == 1);
     drop(stream);
     wait_until_idle(&server);
     let generated = server.host.registry().default_model().unwrap().engine().metrics().generated_tokens.get();
@@ -79,9 +74,7 @@ fn health_answers_during_sixteen_generations() {
             thread::spawn(move || client::post(address, "/v1/completions", &body).is_done())
         })
         .collect();
-    while server.health()["running"] != 16 {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("all run", || server.health()["running"] == 16);
     let mut times: Vec<Duration> = (0..21)
         .map(|_| {
             let start = Instant::now();

@@ -16,6 +16,7 @@ use tempfile::{TempDir, tempdir};
 use crate::support::{
     client, long_context,
     process::{ServerProcess, lanner},
+    wait::wait_until,
 };
 
 const BIRDS: [&str; 8] = ["owl", "falcon", "kite", "harrier", "buzzard", "merlin", "osprey", "kestrel"];
@@ -55,11 +56,9 @@ fn listed(folder: &TempDir) -> Vec<Value> {
 
 /// Waits until this many tokens are on the disk.
 fn wait_for_tokens(folder: &TempDir, tokens: u64) {
-    let started = Instant::now();
-    while listed(folder).first().is_none_or(|model| model["tokens"].as_u64().unwrap() < tokens) {
-        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", listed(folder));
-        thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("the tokens are on the disk", || {
+        listed(folder).first().is_some_and(|model| model["tokens"].as_u64().unwrap() >= tokens)
+    });
 }
 
 /// Files that a killed server was writing.

@@ -23,14 +23,12 @@ use self::{
     connection::{Connection, Reply},
     requests::{Ask, Random, ask, extremes},
 };
-use crate::support::{client, process::ServerProcess};
+use crate::support::{client, process::ServerProcess, wait::PATIENCE};
 
 /// Concurrent clients.
 const CONNECTIONS: usize = 6;
 /// Default number of requests.
 const USUAL: usize = 3_000;
-/// Maximum time for an answer, also of an unoptimised server on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Megabytes that may remain: stored answers (64) and memory retained by allocators.
 const SLACK: f64 = 160.0;
 /// Files that the store keeps open for further reads.

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::support::{
     client::{self, Reply},
     server::{IM_END, Setup, TestServer, token, tokens},
+    wait::wait_until,
 };
 
 /// Every generation has another text.
@@ -122,9 +123,7 @@ fn waiting_duplicate_takes_over_after_a_disconnect() {
         "Content-Type: application/json\r\n",
         text.as_bytes(),
     );
-    while server.num_requests() == 0 {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the request arrives", || server.num_requests() == 1);
     let hurried = server.complete(&with(&body, json!({ "timeout": 0.02 })));
     assert_eq!((hurried.status, &hurried.json()["error"]["code"]), (504, &json!("timeout")));
     let address = server.address;

@@ -6,12 +6,15 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tempfile::{TempDir, tempdir};
 
-use crate::support::server::{Setup, TestServer};
+use crate::support::{
+    server::{Setup, TestServer},
+    wait::{output, status_of, wait_until},
+};
 
 /// Writes its arguments, its variables and what the server answers, and fails with 7.
 const AGENT: &str = r#"#!/bin/bash
@@ -61,7 +64,7 @@ impl World {
     }
 
     fn launch(&self, args: &[&str]) -> (Option<i32>, String, String) {
-        let Output { status, stdout, stderr } = self.command(args).output().unwrap();
+        let Output { status, stdout, stderr } = output(&mut self.command(args)).unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (status.code(), text(stdout), text(stderr))
     }
@@ -103,7 +106,7 @@ fn agent_gets_the_running_server_and_its_real_context() {
 fn server_is_started_and_ends_with_the_agent() {
     let (world, port) = (World::new(&["claude"]), free_port());
     let args = ["claude", "--port", &port, "--force", "--api-key", "s3cr3t"];
-    let output = world.command(&args).env("PORT", &port).output().unwrap();
+    let output = output(world.command(&args).env("PORT", &port)).unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(7), "{stderr}");
     assert!(
@@ -129,17 +132,13 @@ fn terminated_launch_ends_the_agent_and_the_server() {
         "#!/bin/bash\nsleep 60 &\ntrap \"kill $!; exit 3\" TERM\ntouch \"$HOME/args\"\nwait\n",
     );
     let mut launch = world.command(&["claude", "--port", &port, "--force"]).spawn().unwrap();
-    let started = Instant::now();
-    while !world.path("args").exists() {
-        assert!(started.elapsed() < Duration::from_secs(60), "the agent starts");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the agent starts", || world.path("args").exists());
     // Ctrl-C reaches the agent from the terminal, and does not end the launch.
     signal(&launch, "INT");
     std::thread::sleep(Duration::from_millis(200));
     assert!(launch.try_wait().unwrap().is_none());
     signal(&launch, "TERM");
-    assert_eq!(launch.wait().unwrap().code(), Some(3));
+    assert_eq!(status_of(&mut launch).code(), Some(3));
     assert!(TcpStream::connect(format!("127.0.0.1:{port}")).is_err(), "the server has ended");
 }
 

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{client, process::ServerProcess};
+use crate::support::{client, process::ServerProcess, wait::wait_until};
 
 const STREAMS: u64 = 64;
 /// Requests of each client without `LANNER_LOAD`.
@@ -162,11 +162,9 @@ fn sixty_four_clients_that_leave_or_read_slowly_change_no_answer() {
     let mut outcomes = soak(&server, &known, long.map(Duration::from_secs));
     eprintln!("{} answered, {} cancelled, {} slow", outcomes.answered, outcomes.cancelled, outcomes.slow);
     assert!(outcomes.answered > 0 && outcomes.cancelled > 0);
-    let start = Instant::now();
-    while client::get(server.address, "/health").json()["running"] != 0 {
-        assert!(start.elapsed() < Duration::from_secs(60), "requests of disconnected clients still run");
-        thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("requests of disconnected clients end", || {
+        client::get(server.address, "/health").json()["running"] == 0
+    });
     assert_eq!(server.complete(&known.0).json()["choices"][0]["text"], known.1);
 
     outcomes.health.sort();

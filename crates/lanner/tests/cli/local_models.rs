@@ -4,8 +4,7 @@ use std::{
     fs,
     path::Path,
     process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -14,6 +13,7 @@ use tempfile::{TempDir, tempdir};
 use crate::support::{
     fake_hub::{FakeHub, Fault, golden},
     process::lanner,
+    wait::{output, wait_until},
 };
 
 const WEIGHTS: &str = "model.safetensors";
@@ -148,12 +148,9 @@ fn folder_takes_precedence_over_repository_name() {
     let world = World::new(FakeHub::tiny());
     let folder = world.home.path().join("org/tiny");
     fs::create_dir_all(&folder).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_lanner"))
-        .env_clear()
-        .current_dir(world.home.path())
-        .args(["run", "hi", "--model", "org/tiny"])
-        .output()
-        .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lanner"));
+    command.env_clear().current_dir(world.home.path()).args(["run", "hi", "--model", "org/tiny"]);
+    let output = output(&mut command).unwrap();
     assert!(String::from_utf8(output.stderr).unwrap().contains("cannot load tiny"));
 }
 
@@ -346,11 +343,7 @@ fn pull_in_background(world: &World) -> std::process::Child {
         .spawn()
         .unwrap();
     let partial = world.repo().join("blobs").join(format!("{}.incomplete", world.hub.etag(WEIGHTS)));
-    let started = Instant::now();
-    while fs::metadata(&partial).map_or(0, |metadata| metadata.len()) < 10_000 {
-        assert!(started.elapsed() < Duration::from_secs(20), "no weights came");
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("weights come", || fs::metadata(&partial).is_ok_and(|metadata| metadata.len() >= 10_000));
     child
 }
 

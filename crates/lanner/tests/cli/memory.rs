@@ -1,22 +1,20 @@
 //! A server with a memory limit just above the weights and a step.
 
-use std::{process::Command, thread};
+use std::thread;
 
 use serde_json::{Value, json};
 
 use crate::support::{
     client::{self, Reply},
-    process::ServerProcess,
+    process::{ServerProcess, lanner},
 };
 
 const OWLS: &str = "Owls hunt by night, and their feathers make no sound. ";
 
 /// The least limit under which the built-in model starts, as the error message reports it.
 fn least() -> usize {
-    let output = Command::new(env!("CARGO_BIN_EXE_lanner"))
-        .args(["run", "hi", "--device", "cpu", "--prefill-chunk", "64", "--memory-limit", "1M"])
-        .output()
-        .unwrap();
+    let output =
+        lanner(&["run", "hi", "--device", "cpu", "--prefill-chunk", "64", "--memory-limit", "1M"], &[]);
     assert!(!output.status.success());
     let stderr = String::from_utf8(output.stderr).unwrap();
     let bytes = stderr.split("set it to ").nth(1).and_then(|rest| rest.split(' ').next());

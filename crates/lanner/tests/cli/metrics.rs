@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, thread,
+    fs,
     time::{Duration, Instant},
 };
 
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::support::{
     client::{self, Reply},
     server::{Setup, TestServer, token},
+    wait::wait_until,
 };
 
 /// Samples by name and labels, as they are written.
@@ -133,14 +134,6 @@ fn check_histogram(name: &str, samples: &[Sample]) {
     assert_eq!(buckets.last(), Some(&(f64::INFINITY, value("_count"))), "{name}");
     let least: f64 = buckets.windows(2).map(|pair| pair[0].0 * (pair[1].1 - pair[0].1)).sum();
     assert!(value("_sum") >= least - 1e-6, "{name}");
-}
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(20), "in vain: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// merlin without other influences.

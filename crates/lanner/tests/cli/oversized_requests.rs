@@ -1,7 +1,6 @@
 //! Oversized requests, and their cost for others.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -12,6 +11,7 @@ use crate::support::{
     client::{self, Reply},
     process::ServerProcess,
     server::Setup,
+    wait::{Done, wait_until},
 };
 
 /// Maximum megabytes for all hostile requests together.
@@ -36,16 +36,26 @@ fn half_a_million_messages_cost_little_memory_and_delay_no_other_request() {
     let before = server.peak_memory();
     let many = messages(500_000);
     assert!(many.len() > 14 << 20);
-    let done = AtomicBool::new(false);
+    let done = Done::default();
     thread::scope(|scope| {
+        let ends = done.on_drop();
         let hostile: Vec<_> = (0..8)
             .map(|_| {
-                scope.spawn(|| client::post_raw(server.address, "/v1/chat/completions", many.as_bytes()))
+                scope.spawn(|| {
+                    let mut reply = None;
+                    // 503 while others are read, which takes long on a busy machine.
+                    wait_until("there is room for the request", || {
+                        let post =
+                            || client::post_raw(server.address, "/v1/chat/completions", many.as_bytes());
+                        reply.insert(post()).status != 503
+                    });
+                    reply.unwrap()
+                })
             })
             .collect();
         let beside = scope.spawn(|| {
             let mut slowest = Duration::ZERO;
-            while !done.load(Ordering::Relaxed) || slowest.is_zero() {
+            while !done.is_set() || slowest.is_zero() {
                 let begun = Instant::now();
                 server.complete(&small);
                 slowest = slowest.max(begun.elapsed());
@@ -63,7 +73,7 @@ fn half_a_million_messages_cost_little_memory_and_delay_no_other_request() {
             );
         }
         let hostile = begun.elapsed();
-        done.store(true, Ordering::Relaxed);
+        drop(ends);
         let slowest = beside.join().unwrap();
         eprintln!("the slowest small request took {slowest:?} of {hostile:?}");
         // One that waited for the large bodies would take almost as long as all of them.

@@ -5,7 +5,6 @@ use std::{
     io::Write,
     path::Path,
     process::{Command, Stdio},
-    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
@@ -15,6 +14,7 @@ use crate::support::{
     checkpoint,
     process::lanner,
     server::{TEMPLATE, tokenizer_json},
+    wait::{output, output_of, wait_until},
 };
 
 fn path(folder: &Path) -> &str {
@@ -167,13 +167,10 @@ fn interrupt(source: &Path, out: &Path, signal: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lanner"));
     let args = ["quantize", path(source), "--out", path(out)];
     let child = command.env_clear().args(args).stderr(Stdio::piped()).spawn().unwrap();
-    let (begun, written) = (Instant::now(), out.with_extension("partial").join("model.safetensors"));
-    while !written.exists() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it never began");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let written = out.with_extension("partial").join("model.safetensors");
+    wait_until("it begins to write", || written.exists());
     Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = output_of(child).unwrap();
     assert!(!output.status.success());
     String::from_utf8(output.stderr).unwrap()
 }
@@ -210,7 +207,7 @@ fn write_failure_names_the_file_and_the_needed_space() {
     let script = "trap '' XFSZ; ulimit -f 1000; exec \"$@\"";
     let lanner = env!("CARGO_BIN_EXE_lanner");
     let args = ["-c", script, "sh", lanner, "quantize", path(source.path()), "--out", path(&out)];
-    let output = Command::new("sh").args(args).output().unwrap();
+    let output = output(Command::new("sh").args(args)).unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success());
     assert!(stderr.contains("cannot write") && stderr.contains("model.safetensors"), "{stderr}");

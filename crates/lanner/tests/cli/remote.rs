@@ -59,6 +59,7 @@ fn answering(body: &'static str) -> (String, JoinHandle<String>) {
         while !request.ends_with(b"}") {
             let mut buffer = [0; 1024];
             let length = stream.read(&mut buffer).unwrap();
+            assert!(length > 0, "the request ended within {:?}", String::from_utf8_lossy(&request));
             request.extend(&buffer[..length]);
         }
         let length = body.len();

@@ -2,7 +2,6 @@
 
 use std::{
     io::{BufRead, BufReader},
-    thread,
     time::Duration,
 };
 
@@ -11,6 +10,7 @@ use serde_json::{Value, json};
 use crate::support::{
     client::{self, Reply},
     server::{Setup, token},
+    wait::wait_until,
 };
 
 fn header<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
@@ -119,9 +119,7 @@ fn request_is_cancelled_by_the_id_of_its_answer() {
     let line = format!("DELETE /v1/requests/{}", chunk["id"].as_str().unwrap());
     assert_eq!(client::request(server.address, &line, "", b"").status, 200);
     assert!(lines.any(|line| line.contains("abort")));
-    while server.health()["running"] != 0 {
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("it has ended", || server.health()["running"] == 0);
 }
 
 #[test]

@@ -313,6 +313,7 @@ fn response_in_progress_is_read_and_cancelled() {
     while !seen.contains("output_text.delta") {
         let mut bytes = [0; 4096];
         let read = stream.read(&mut bytes).unwrap();
+        assert!(read > 0, "the stream ended after {seen}");
         seen.push_str(&String::from_utf8_lossy(&bytes[..read]));
     }
     let at = seen.find("resp_").unwrap();

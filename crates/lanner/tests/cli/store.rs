@@ -15,6 +15,7 @@ use crate::support::{
     client::{self, Reply},
     process::{ServerProcess, lanner},
     server::{Setup, TestServer, token},
+    wait::{output_of, status_of, wait_until},
 };
 
 const KEYS: &str = "ann:key-of-ann\nbob:key-of-bob\n";
@@ -261,7 +262,7 @@ fn chat(lines: &str, args: &[&str], store: &Path) -> String {
         .spawn()
         .unwrap();
     child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = output_of(child).unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}");
     said
@@ -347,19 +348,17 @@ fn server_stores_figures_for_stats_and_logs_in_json() {
         let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
         whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
     };
-    let url = loop {
-        let ready = lines().iter().find_map(|line| {
+    let mut address = None;
+    wait_until("it serves", || {
+        address = lines().iter().find_map(|line| {
             let message = line["message"].as_str()?;
-            Some(message.split_once("http://")?.1.split_once("/v1")?.0.to_owned())
+            message.split_once("http://")?.1.split_once("/v1")?.0.parse().ok()
         });
-        match ready {
-            Some(url) => break url,
-            None => std::thread::sleep(std::time::Duration::from_millis(20)),
-        }
-    };
+        address.is_some()
+    });
     let body = json!({ "prompt": "The owl", "max_tokens": 4 });
     let reply = client::request(
-        url.parse().unwrap(),
+        address.unwrap(),
         "POST /v1/completions",
         "Content-Type: application/json\r\nX-Request-Id: my-request\r\n",
         body.to_string().as_bytes(),
@@ -367,7 +366,7 @@ fn server_stores_figures_for_stats_and_logs_in_json() {
     assert_eq!(reply.status, 200, "{}", reply.body);
     // Figures of the last second are stored when it stops.
     assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
-    child.wait().unwrap();
+    status_of(&mut child);
     let lines = lines();
     let request = lines.iter().find(|line| line["request"]["id"] == "my-request").expect("a request");
     assert_eq!(

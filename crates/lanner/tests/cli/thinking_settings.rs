@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{
     process::{ServerProcess, lanner},
     server::{Setup, TestServer, models, no_hub, token},
+    wait::output_of,
 };
 
 const SENTENCE: &str = "I have thought enough. I now give the final answer.";
@@ -131,7 +132,7 @@ fn chat_closes_thinking_in_each_turn() {
         .spawn()
         .unwrap();
     chat.stdin.take().unwrap().write_all(b"What is 7 + 5?\nAnd 8 + 3?\n").unwrap();
-    let output = chat.wait_with_output().unwrap();
+    let output = output_of(chat).unwrap();
     let [answers, thoughts] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
     assert!(output.status.success() && answers.lines().count() == 2, "{answers}");
     assert_eq!(thoughts.matches(SENTENCE).count(), 2, "{thoughts}");

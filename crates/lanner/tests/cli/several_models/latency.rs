@@ -1,7 +1,6 @@
 //! How long an interactive request waits for another model's background work.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -10,6 +9,8 @@ use engine::WhenFull;
 use serde_json::json;
 
 use super::{Zoo, pinned};
+
+use crate::support::wait::Done;
 
 /// Tokens in a step of a prompt.
 const CHUNK: usize = 512;
@@ -47,10 +48,11 @@ fn interactive_request_waits_for_at_most_a_step_of_another_model() {
     let mut alone: Vec<Duration> = (3..10).map(|n| timed(|| ask(n))).collect();
     alone.sort();
     let step = timed(|| read(&zoo, 0)) / CHUNKS;
-    let done = AtomicBool::new(false);
+    let done = Done::default();
     let mut beside: Vec<Duration> = thread::scope(|scope| {
+        let _ends = done.on_drop();
         let background = scope.spawn(|| {
-            let reads = (1..).take_while(|_| !done.load(Ordering::Relaxed));
+            let reads = (1..).take_while(|_| !done.is_set());
             reads.for_each(|n| read(&zoo, n));
         });
         thread::sleep(step / 2);
@@ -61,7 +63,6 @@ fn interactive_request_waits_for_at_most_a_step_of_another_model() {
         });
         let times = times.collect();
         assert!(!background.is_finished());
-        done.store(true, Ordering::Relaxed);
         times
     });
     beside.sort();

@@ -4,15 +4,7 @@ mod latency;
 mod memory;
 mod room;
 
-use std::{
-    fs,
-    io::Read,
-    net::TcpStream,
-    path::Path,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, io::Read, net::TcpStream, path::Path, thread, time::Duration};
 
 use engine::WhenFull;
 use lanner::config::RegistryConfig;
@@ -23,6 +15,7 @@ use crate::support::{
     client::{self, Reply},
     fake_hub::FakeHub,
     server::{Setup, TestServer, models},
+    wait::{Done, wait_until},
 };
 
 const FILES: [&str; 4] = ["config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"];
@@ -95,11 +88,7 @@ impl Zoo {
     }
 
     fn wait_for(&self, model: &str, state: &str) {
-        let started = Instant::now();
-        while self.state(model) != state {
-            assert!(started.elapsed() < Duration::from_secs(20), "{model} is {}", self.state(model));
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_until(&format!("{model} is {state}"), || self.state(model) == state);
     }
 
     /// A running answer, of which some has arrived.
@@ -316,11 +305,12 @@ fn streams_over_two_models_answer_as_alone_while_one_is_swapped_out() {
         reply.json()["choices"][0]["text"].clone()
     };
     let expected: Vec<Value> = (0..STREAMS).map(text).collect();
-    let done = AtomicBool::new(false);
+    let done = Done::default();
     thread::scope(|scope| {
+        let ends = done.on_drop();
         let swaps = scope.spawn(|| {
             let mut swaps = 0;
-            while !done.load(Ordering::Relaxed) {
+            while !done.is_set() {
                 let model = ["a", "merlin"][swaps % 2];
                 // 404 if it has not been loaded again yet.
                 zoo.post("/v1/models/unload", &json!({ "model": model }));
@@ -336,7 +326,7 @@ fn streams_over_two_models_answer_as_alone_while_one_is_swapped_out() {
                 assert_eq!(answer, expected[i], "request {i} of round {round}");
             }
         }
-        done.store(true, Ordering::Relaxed);
+        drop(ends);
         assert!(swaps.join().unwrap() >= 3);
     });
 }

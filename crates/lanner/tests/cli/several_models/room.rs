@@ -1,11 +1,6 @@
 //! Which models stay loaded: expiry, limits of models and of memory, and waiting for room.
 
-use std::{
-    io::Read,
-    net::TcpStream,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{io::Read, net::TcpStream, thread, time::Duration};
 
 use engine::WhenFull;
 use lanner::{config::RegistryConfig, keep_alive::KeepAlive};
@@ -15,6 +10,7 @@ use super::{Zoo, check_error, pinned};
 use crate::support::{
     client,
     server::{Gate, Setup, token},
+    wait::wait_until,
 };
 
 #[test]
@@ -157,11 +153,7 @@ fn prefix_caches_without_a_limit_share_the_bytes_of_one() {
     let alone = cached();
     assert!(alone > BYTES / 2, "one cache may use what no other does: {alone}");
     fill("b");
-    let started = Instant::now();
-    while cached() > BYTES {
-        assert!(started.elapsed() < Duration::from_secs(20), "{} of {BYTES}", cached());
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("both caches together are no larger", || cached() <= BYTES);
     zoo.post("/v1/models/unload", &json!({ "model": "a" }));
     assert!(cached() > BYTES / 4, "the second model's cache has its part");
 }

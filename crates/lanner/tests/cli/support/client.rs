@@ -1,11 +1,14 @@
 //! A minimal HTTP client that exposes every byte.
 
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
+    time::Instant,
 };
 
 use serde_json::Value;
+
+use super::wait::PATIENCE;
 
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -45,15 +48,26 @@ pub(crate) fn post_raw(address: SocketAddr, path: &str, body: &[u8]) -> Reply {
 /// `line` is method and path, `headers` whole lines.
 pub(crate) fn request(address: SocketAddr, line: &str, headers: &str, body: &[u8]) -> Reply {
     let mut stream = open(address, line, headers, body);
-    let mut bytes = Vec::new();
-    // A server that refuses a body early may reset the connection after its answer.
-    let _ = stream.read_to_end(&mut bytes);
+    let (mut bytes, mut some, started) = (Vec::new(), vec![0; 1 << 16], Instant::now());
+    loop {
+        match stream.read(&mut some) {
+            Ok(0) => break,
+            // A stream that never ends sends comments meanwhile.
+            Ok(read) if started.elapsed() < PATIENCE => bytes.extend_from_slice(&some[..read]),
+            // A server that refuses a body early may reset the connection after its answer.
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            _ => panic!("{line}: no whole answer within {PATIENCE:?}: {}", String::from_utf8_lossy(&bytes)),
+        }
+    }
     parse(&bytes)
 }
 
 /// Sends a request and leaves the reply on the socket.
 pub(crate) fn open(address: SocketAddr, line: &str, headers: &str, body: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
     let host = if headers.contains("Host:") { String::new() } else { format!("Host: {address}\r\n") };
     let length = body.len();
     let head =

@@ -5,18 +5,22 @@ use std::{
     io::{BufRead, BufReader},
     net::SocketAddr,
     process::{Child, Command, Output, Stdio},
+    sync::mpsc,
     thread,
 };
 
 use serde_json::Value;
 
-use super::client::{self, Reply};
+use super::{
+    client::{self, Reply},
+    wait::{PATIENCE, output, status_of},
+};
 
 /// Runs `lanner` with no environment but `env`.
 pub(crate) fn lanner(args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lanner"));
     command.env_clear().envs(env.iter().copied()).args(args);
-    command.output().unwrap()
+    output(&mut command).unwrap()
 }
 
 /// `lanner serve` in a process of its own, so that its memory can be measured.
@@ -49,12 +53,23 @@ impl ServerProcess {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-        let ready = lines.find(|line| line.contains("serving")).unwrap();
-        let url = ready.split("http://").nth(1).unwrap();
-        let address = url.split("/v1").next().unwrap().parse().unwrap();
-        // A full pipe would stop the server.
-        thread::spawn(move || lines.for_each(|line| eprintln!("{line}")));
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let (ready, serving) = mpsc::channel();
+        // To the end, as a full pipe would stop the server.
+        thread::spawn(move || {
+            lines.for_each(|line| {
+                eprintln!("{line}");
+                let _ = ready.send(line);
+            });
+        });
+        let address = loop {
+            let line: String = serving.recv_timeout(PATIENCE).expect("the server starts");
+            if let Some((_, url)) =
+                line.split_once("serving").and_then(|(_, rest)| rest.split_once("http://"))
+            {
+                break url.split("/v1").next().unwrap().parse().unwrap();
+            }
+        };
         ServerProcess { child, address }
     }
 
@@ -62,7 +77,7 @@ impl ServerProcess {
     pub(crate) fn stop(mut self) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-        self.child.wait().unwrap();
+        status_of(&mut self.child);
     }
 
     /// Resident megabytes; `None` where the system does not report them.

@@ -20,7 +20,10 @@ use lanner::{
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
 
-use super::client::{self, Reply};
+use super::{
+    client::{self, Reply},
+    wait::PATIENCE,
+};
 
 pub(crate) const CONTEXT: usize = 1000;
 pub(crate) const IM_END: u32 = 257;
@@ -32,7 +35,8 @@ pub(crate) struct TestServer {
     pub address: SocketAddr,
     pub host: AppState,
     requests: Arc<Mutex<Vec<Request>>>,
-    _runtime: Runtime,
+    /// Taken when dropped.
+    runtime: Option<Runtime>,
 }
 
 /// Holds answers of a script until it is opened; its clones are the same gate.
@@ -40,10 +44,10 @@ pub(crate) struct TestServer {
 pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
 impl Gate {
-    /// Scripts run on a thread for each answer.
+    /// Scripts run on a thread for each answer. Where a test fails, nobody opens its gate.
     pub(crate) fn wait(&self) {
         let (open, changed) = &*self.0;
-        drop(changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
+        drop(changed.wait_timeout_while(open.lock().unwrap(), PATIENCE, |open| !*open).unwrap());
     }
 
     pub(crate) fn open(&self) {
@@ -169,7 +173,14 @@ impl Setup {
         self.store.into_iter().for_each(|store| host.set_store(store));
         let served = host.clone();
         runtime.spawn(async move { server::serve(listener, served, &config).await });
-        TestServer { address, host, requests, _runtime: runtime }
+        TestServer { address, host, requests, runtime: Some(runtime) }
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        // Not for as long as it takes: what hangs has failed a test by now.
+        self.runtime.take().into_iter().for_each(|runtime| runtime.shutdown_timeout(PATIENCE));
     }
 }
 
