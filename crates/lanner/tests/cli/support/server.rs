@@ -44,7 +44,7 @@ pub(crate) struct TestServer {
 pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
 impl Gate {
-    /// Scripts run on a thread for each answer. Where a test fails, nobody opens its gate.
+    /// Scripts run on a thread for each answer. A failed test never opens its gate.
     pub(crate) fn wait(&self) {
         let (open, changed) = &*self.0;
         drop(changed.wait_timeout_while(open.lock().unwrap(), PATIENCE, |open| !*open).unwrap());
