@@ -5,6 +5,7 @@ mod doctor;
 mod eval;
 mod launch;
 mod model;
+mod packaging;
 mod server;
 mod store;
 mod thinking;
@@ -20,6 +21,7 @@ pub use self::{
     eval::EvalArgs,
     launch::LaunchArgs,
     model::{CacheArgs, Device, Dtype, ModelArgs, Precision, SpeculateArgs, VolatilePrefix, WhenFull},
+    packaging::{CompletionsArgs, ManArgs},
     server::{RemoteArgs, ServerArgs},
     store::{ExportFormat, HistoryCommand, HistoryRmArgs, StoreArgs, StoreFileArgs, UsageArgs},
     thinking::ThinkingArgs,
@@ -95,6 +97,10 @@ pub enum CliCommand {
     Show(ShowArgs),
     /// List the models that a running server has loaded.
     Ps(PsArgs),
+    /// Watch a running server: requests, speed, prefix cache, drafts, memory.
+    ///
+    /// Redraws the terminal until Ctrl-C. If stdout is not a terminal, prints one reading.
+    Top(TopArgs),
     /// Unload a model of a running server.
     Stop(StopArgs),
     /// Remove a model from the cache.
@@ -152,6 +158,16 @@ pub enum CliCommand {
     /// with thinking on and off; ten quality tasks, each with a rubric. The summary goes to stdout,
     /// progress to stderr. docs/eval.md defines every figure.
     Eval(EvalArgs),
+    /// Print the completions of a shell.
+    ///
+    /// bash: lanner completions bash > ~/.local/share/bash-completion/completions/lanner
+    ///
+    /// zsh: lanner completions zsh > _lanner, in a folder of $fpath
+    ///
+    /// fish: lanner completions fish > ~/.config/fish/completions/lanner.fish
+    Completions(CompletionsArgs),
+    /// Write a manual page of each command.
+    Man(ManArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -232,6 +248,18 @@ pub struct PsArgs {
     /// Print a JSON array instead of a table.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub server: RemoteArgs,
+    /// Seconds between two readings; speeds and latencies are those of this time.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub interval: u16,
+    /// Print one reading, after this time, and exit.
+    #[arg(long)]
+    pub once: bool,
 }
 
 #[derive(Debug, Args)]

@@ -10,6 +10,7 @@ mod ids;
 mod launch;
 mod models;
 mod ngram;
+mod packaging;
 mod paths;
 mod perplexity;
 mod pull;
@@ -21,6 +22,7 @@ mod serve;
 mod show;
 mod speculate;
 mod stats;
+mod top;
 
 pub use self::eval::eval;
 pub use bench::bench;
@@ -31,6 +33,7 @@ pub use history::history;
 pub use launch::launch;
 pub use models::models;
 pub use ngram::{build as ngram_build, show as ngram_show};
+pub use packaging::{completions, man};
 pub use paths::paths;
 pub use pull::pull;
 pub use quantize::quantize;
@@ -40,6 +43,7 @@ pub use run::run;
 pub use serve::serve;
 pub use show::show;
 pub use stats::stats;
+pub use top::top;
 
 /// Why a command failed, in one sentence for stderr.
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,7 @@
 use std::{io::Write, time::Duration};
 
 use serde_json::{Value, json};
-use ureq::Agent;
+use ureq::{Agent, http::StatusCode};
 
 use super::CommandError;
 use crate::{
@@ -21,20 +21,20 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// # Errors
 /// No server answers, it refuses, or stdout is closed.
 pub fn ps(server: &ServerAddress, as_json: bool) -> Result<(), CommandError> {
-    let mut models = call(server, "/v1/models", None)?["data"].take();
-    let models: &mut Vec<Value> = match &mut models {
-        Value::Array(models) => models,
-        _ => return Err(unreadable(server)),
-    };
-    models.retain(|model| state(model) != "on_disk");
+    let models = models_within(server, ANSWER)?;
     let text = match as_json {
-        true => format!("{:#}\n", Value::from(std::mem::take(models))),
-        false => {
-            let header = ["model", "state", "context", "weights"].map(str::to_owned);
-            table(&[vec![header], models.iter().map(row).collect()].concat())
-        }
+        true => format!("{:#}\n", Value::from(models)),
+        false => table(&[vec![HEADER.map(str::to_owned)], models.iter().map(row).collect()].concat()),
     };
     Ok(write!(std::io::stdout(), "{text}")?)
+}
+
+/// The models that the server has in memory or is loading.
+pub(super) fn models_within(server: &ServerAddress, time: Duration) -> Result<Vec<Value>, CommandError> {
+    match call_within(server, "/v1/models", None, time)?["data"].take() {
+        Value::Array(models) => Ok(models.into_iter().filter(|model| state(model) != "on_disk").collect()),
+        _ => Err(unreadable(server)),
+    }
 }
 
 /// Unloads a model of the server.
@@ -51,7 +51,10 @@ fn state(model: &Value) -> &str {
     model["state"].as_str().unwrap_or("loaded")
 }
 
-fn row(model: &Value) -> [String; 4] {
+/// The columns of [`row`].
+pub(super) const HEADER: [&str; 4] = ["model", "state", "context", "weights"];
+
+pub(super) fn row(model: &Value) -> [String; 4] {
     let number = |value: &Value, show: fn(u64) -> String| value.as_u64().map_or("-".into(), show);
     [
         model["id"].as_str().unwrap_or("-").into(),
@@ -73,6 +76,39 @@ pub(super) fn call_within(
     body: Option<&Value>,
     time: Duration,
 ) -> Result<Value, CommandError> {
+    let (status, text) = exchange(server, path, body, time)?;
+    let value: Value = serde_json::from_str(&text).map_err(|_| unreadable(server))?;
+    match status.is_success() {
+        true => Ok(value),
+        false => Err(refused(server, status, &text)),
+    }
+}
+
+/// GET of an answer that is no JSON.
+pub(super) fn text_within(
+    server: &ServerAddress,
+    path: &str,
+    time: Duration,
+) -> Result<String, CommandError> {
+    let (status, text) = exchange(server, path, None, time)?;
+    match status.is_success() {
+        true => Ok(text),
+        false => Err(refused(server, status, &text)),
+    }
+}
+
+fn refused(server: &ServerAddress, status: StatusCode, text: &str) -> CommandError {
+    let value: Value = serde_json::from_str(text).unwrap_or_default();
+    let message = value["error"]["message"].as_str().unwrap_or(text).to_owned();
+    CommandError::Refused { url: server.url(), status: status.as_u16(), message }
+}
+
+fn exchange(
+    server: &ServerAddress,
+    path: &str,
+    body: Option<&Value>,
+    time: Duration,
+) -> Result<(StatusCode, String), CommandError> {
     let agent: Agent = Agent::config_builder()
         .http_status_as_error(false)
         // The server is on this machine or in its network.
@@ -96,16 +132,7 @@ pub(super) fn call_within(
     };
     let mut reply =
         sent.map_err(|error| CommandError::NoServer { url: server.url(), error: error.to_string() })?;
-    let status = reply.status();
-    let text = reply.body_mut().read_to_string().unwrap_or_default();
-    let value: Value = serde_json::from_str(&text).map_err(|_| unreadable(server))?;
-    match status.is_success() {
-        true => Ok(value),
-        false => {
-            let message = value["error"]["message"].as_str().unwrap_or(&text).to_owned();
-            Err(CommandError::Refused { url: server.url(), status: status.as_u16(), message })
-        }
-    }
+    Ok((reply.status(), reply.body_mut().read_to_string().unwrap_or_default()))
 }
 
 pub(super) fn unreadable(server: &ServerAddress) -> CommandError {

@@ -22,8 +22,10 @@ use std::{
     fs,
     mem::take,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
+use clap_complete::Shell;
 use serde::Deserialize;
 use tracing::level_filters::LevelFilter;
 
@@ -71,6 +73,7 @@ pub enum Command {
     Show(HubConfig, ShowConfig),
     /// With whether to print JSON.
     Ps(ServerAddress, bool),
+    Top(ServerAddress, TopConfig),
     /// With the model to unload.
     Stop(ServerAddress, String),
     Paths(PathsConfig),
@@ -80,6 +83,9 @@ pub enum Command {
     Cache(DiskCacheConfig),
     Bench(ModelConfig, BenchConfig),
     Eval(EvalConfig),
+    Completions(Shell),
+    /// With the folder of the pages.
+    Man(PathBuf),
     Quantize(ModelConfig, QuantizeConfig),
     /// With the model whose tokenizer splits the texts.
     NgramBuild(ModelConfig, NgramConfig),
@@ -87,6 +93,15 @@ pub enum Command {
         table: PathBuf,
         json: bool,
     },
+}
+
+/// How a server is watched.
+#[derive(Clone, Copy, Debug)]
+pub struct TopConfig {
+    /// Between two readings.
+    pub interval: Duration,
+    /// Whether to print one reading, as if stdout were no terminal.
+    pub once: bool,
 }
 
 /// The config file: the fields of the flags, in one section per group.
@@ -153,10 +168,16 @@ impl Command {
                 let launch = LaunchConfig::new(args, file.server, file.model, hub, config)?;
                 Command::Launch(Box::new(launch))
             }
+            CliCommand::Completions(args) => Command::Completions(args.shell),
+            CliCommand::Man(args) => Command::Man(args.folder),
             CliCommand::Pull(args) => Command::Pull(hub, args.model),
             CliCommand::Models(args) => Command::Models(hub, ModelsConfig::new(&args)),
             CliCommand::Show(args) => Command::Show(hub, ShowConfig { model: args.model, json: args.json }),
             CliCommand::Ps(args) => Command::Ps(ServerAddress::new(args.server, file.server), args.json),
+            CliCommand::Top(args) => {
+                let top = TopConfig { interval: Duration::from_secs(args.interval.into()), once: args.once };
+                Command::Top(ServerAddress::new(args.server, file.server), top)
+            }
             CliCommand::Stop(args) => Command::Stop(ServerAddress::new(args.server, file.server), args.model),
             CliCommand::Paths(args) => {
                 Command::Paths(PathsConfig::new(&args, global.config, file.cache, file.store, &hub))

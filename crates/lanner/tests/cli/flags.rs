@@ -165,6 +165,40 @@ fn section(name: &str, command: clap::Command) -> String {
 }
 
 #[test]
+fn completions_know_every_command_and_are_valid() {
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = lanner(&["completions", shell], &[]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        for word in ["launch", "quantize", "max-thinking-tokens", "prefix-cache"] {
+            assert!(output.status.success() && script.contains(word), "{shell} does not know {word}");
+        }
+        let file = folder.path().join(shell);
+        std::fs::write(&file, script).unwrap();
+        let checked = std::process::Command::new(shell).arg("-n").arg(&file).status();
+        assert!(shell != "bash" || checked.unwrap().success());
+    }
+    check_failure(&["completions", "tcsh"], &[], &["tcsh", "bash, elvish, fish, powershell, zsh"]);
+}
+
+#[test]
+fn manual_has_a_page_for_each_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man/man1");
+    let made = lanner(&["man", pages.to_str().unwrap()], &[("LANNER_API_KEY", "s3cr3t")]);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let page = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
+    assert!(page("lanner.1").contains("lanner\\-serve(1)"), "{}", page("lanner.1"));
+    assert!(page("lanner-serve.1").contains("LANNER_API_KEY"));
+    assert!(page("lanner-history-list.1").contains("CONVERSATIONS"));
+    for entry in std::fs::read_dir(&pages).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        assert!(text.contains(".TH lanner") && !text.contains("s3cr3t"), "{text}");
+    }
+    check_failure(&["man", "/dev/null/man"], &[], &["cannot write /dev/null/man"]);
+}
+
+#[test]
 fn docs_models_md_lists_the_short_names() {
     let table = lanner::catalog::catalog_table();
     let written = document::part("short names", &table);

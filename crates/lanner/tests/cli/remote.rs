@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{process::lanner, server::Setup};
+use crate::support::{client, process::lanner, server::Setup, terminal::Terminal};
 
 fn stdout(args: &[&str], env: &[(&str, &str)]) -> String {
     let output = lanner(args, env);
@@ -40,9 +40,40 @@ fn ps_lists_the_models_of_a_running_server() {
 }
 
 #[test]
+fn top_prints_a_reading_where_there_is_no_terminal() {
+    let server = Setup { api_key: Some("secret"), ..Setup::default() }.says("x");
+    let port = server.address.port().to_string();
+    let body = json!({ "prompt": "a", "max_tokens": 2 }).to_string();
+    let headers = "Authorization: Bearer secret\r\nContent-Type: application/json\r\n";
+    let reply = client::request(server.address, "POST /v1/completions", headers, body.as_bytes());
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let text = stdout(&["top", "--port", &port], &[("LANNER_API_KEY", "secret")]);
+    for part in [&*format!(" at http://127.0.0.1:{port}, up "), "ended: 1 answered\n", "owl    loaded  1000"]
+    {
+        assert!(text.contains(part), "{part:?} is missing in\n{text}");
+    }
+    assert!(stderr(&["top", "--port", &port], &[]).contains("answers 401"));
+    assert!(stderr(&["top", "--interval", "0"], &[]).contains("--interval"));
+}
+
+#[test]
+fn top_redraws_a_terminal_until_ctrl_c() {
+    let server = Setup::default().says("x");
+    let command = format!("exec {} top --port {}", env!("CARGO_BIN_EXE_lanner"), server.address.port());
+    let Some(mut terminal) = Terminal::open(&command) else {
+        return eprintln!("skipped: there is no `script` to open a terminal");
+    };
+    terminal.wait_for("ended: none");
+    server.complete(&json!({ "prompt": "a", "max_tokens": 1 }));
+    terminal.wait_for("ended: 1 answered");
+    terminal.keys("\x03");
+    terminal.wait_for("\x1b[?1049l");
+}
+
+#[test]
 fn commands_without_a_server_say_that_none_runs() {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    for args in [&["ps"] as &[&str], &["stop", "owl"]] {
+    for args in [&["ps"] as &[&str], &["stop", "owl"], &["top"]] {
         let error = stderr(&[args, &["--port", &unused]].concat(), &[]);
         assert!(error.contains("no Lanner server answers at http://127.0.0.1:"), "{error}");
         assert!(error.contains("hint: start one with lanner serve"), "{error}");

@@ -78,7 +78,10 @@ impl ConstraintState for Winds {
 /// Limits blocks of tokens as thinking is limited: a block lasts [`BLOCK`] tokens, or one token
 /// more than a multiple of five; two forced tokens close it, and two free ones follow.
 #[derive(Debug)]
-pub(crate) struct Limited;
+pub(crate) struct Limited {
+    /// Tokens that may come in a block, but for [`NEVER`].
+    tokens: usize,
+}
 
 const BLOCK: usize = 6;
 /// May not come in a block.
@@ -93,15 +96,23 @@ enum Part {
 }
 
 /// The part before the first token and after each of them.
-struct Parts(Vec<Part>);
+struct Parts {
+    tokens: usize,
+    parts: Vec<Part>,
+}
 
+/// For a vocabulary of at least 250.
 pub(crate) fn limited() -> Option<Arc<dyn Constraint>> {
-    Some(Arc::new(Limited))
+    limited_to(250)
+}
+
+pub(crate) fn limited_to(tokens: usize) -> Option<Arc<dyn Constraint>> {
+    Some(Arc::new(Limited { tokens }))
 }
 
 impl Constraint for Limited {
     fn start(&self) -> Box<dyn ConstraintState> {
-        Box::new(Parts(vec![Part::Block { tokens: 0, is_cut: false }]))
+        Box::new(Parts { tokens: self.tokens, parts: vec![Part::Block { tokens: 0, is_cut: false }] })
     }
 
     fn is_light(&self) -> bool {
@@ -110,9 +121,9 @@ impl Constraint for Limited {
 }
 
 impl Part {
-    fn allows(self, token: u32) -> bool {
+    fn allows(self, token: u32, tokens: usize) -> bool {
         match self {
-            Part::Block { .. } => token < 250 && !NEVER.contains(&token),
+            Part::Block { .. } => (token as usize) < tokens && !NEVER.contains(&token),
             Part::Closing(come) => token == CLOSING[come],
             Part::Free(_) => true,
         }
@@ -129,35 +140,35 @@ impl Part {
         }
     }
 
-    fn allowed(self) -> TokenSet {
+    fn allowed(self, tokens: usize) -> TokenSet {
         match self {
             Part::Free(_) => TokenSet::all(),
-            _ => TokenSet::of(250, (0..250).filter(|id| self.allows(*id))),
+            _ => TokenSet::of(tokens, (0..tokens as u32).filter(|id| self.allows(*id, tokens))),
         }
     }
 }
 
 impl Parts {
     fn last(&self) -> Part {
-        self.0[self.0.len() - 1]
+        self.parts[self.parts.len() - 1]
     }
 }
 
 impl ConstraintState for Parts {
     fn push(&mut self, token: u32) -> Result<bool, String> {
-        let (part, allowed) = (self.last(), self.last().allows(token));
-        self.0.extend(allowed.then(|| part.after(token)));
+        let (part, allowed) = (self.last(), self.last().allows(token, self.tokens));
+        self.parts.extend(allowed.then(|| part.after(token)));
         Ok(allowed)
     }
 
     fn rewind(&mut self, tokens: usize) -> Result<(), String> {
-        assert!(tokens < self.0.len(), "more is rewound than was pushed");
-        self.0.truncate(self.0.len() - tokens);
+        assert!(tokens < self.parts.len(), "more is rewound than was pushed");
+        self.parts.truncate(self.parts.len() - tokens);
         Ok(())
     }
 
     fn allowed(&mut self) -> Result<TokenSet, String> {
-        Ok(self.last().allowed())
+        Ok(self.last().allowed(self.tokens))
     }
 
     fn forced(&mut self, max: usize) -> Result<Vec<u32>, String> {
@@ -169,6 +180,6 @@ impl ConstraintState for Parts {
         // As thinking may end with its last token, that is waited for.
         let is_last = |tokens: usize, is_cut: bool| is_cut || tokens + 1 == BLOCK;
         let depends = matches!(self.last(), Part::Block { tokens, is_cut } if is_last(tokens, is_cut));
-        Ok((!depends).then(|| self.last().after(1).allowed()))
+        Ok((!depends).then(|| self.last().after(1).allowed(self.tokens)))
     }
 }
