@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 #[path = "it/support/constraints.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "its other constraint is for tests of the CPU")]
 mod constraints;
 #[path = "../../nn/tests/cuda/emulation.rs"]
 mod emulation;

@@ -26,7 +26,7 @@ pub(super) fn frame(url: &str, before: &Reading, now: &Reading) -> String {
     format!("lanner {version} at {url}, up {}\n\n{}\n{models}", uptime(now), table(&rows))
 }
 
-/// What happened between two readings.
+/// Differences of the counters of two readings.
 struct Between<'a> {
     before: Option<&'a Reading>,
     now: &'a Reading,
@@ -46,8 +46,8 @@ impl<'a> Between<'a> {
         self.before.map_or(0.0, |before| self.now.value(name) - before.value(name))
     }
 
-    fn per_second(&self, name: &str) -> f64 {
-        if self.seconds > 0.0 { self.counted(name) / self.seconds } else { 0.0 }
+    fn per_second(&self, counted: f64) -> f64 {
+        if self.seconds > 0.0 { counted / self.seconds } else { 0.0 }
     }
 
     /// The mean of what a histogram counted, in milliseconds.
@@ -60,8 +60,8 @@ impl<'a> Between<'a> {
     fn speed(&self) -> String {
         let computed =
             self.counted("lanner_prompt_tokens_total") - self.counted("lanner_cached_prompt_tokens_total");
-        let prompt = if self.seconds > 0.0 { computed / self.seconds } else { 0.0 };
-        let generated = self.per_second("lanner_generated_tokens_total");
+        let prompt = self.per_second(computed);
+        let generated = self.per_second(self.counted("lanner_generated_tokens_total"));
         format!("{prompt:.0} prompt tokens/s, {generated:.0} generated tokens/s")
     }
 
@@ -82,10 +82,10 @@ impl<'a> Between<'a> {
         let mean = |name: &str| self.counted(name) / steps;
         format!(
             "{:.0} a second, with {:.1} sequences and {:.1} tokens each; computing {:.0} % of the time",
-            steps / self.seconds,
+            self.per_second(steps),
             mean("lanner_step_sequences_total"),
             mean("lanner_step_tokens_total"),
-            100.0 * self.per_second("lanner_step_seconds_total")
+            100.0 * self.per_second(self.counted("lanner_step_seconds_total"))
         )
     }
 }

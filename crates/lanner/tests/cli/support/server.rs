@@ -179,7 +179,7 @@ impl Setup {
 
 impl Drop for TestServer {
     fn drop(&mut self) {
-        // Not for as long as it takes: what hangs has failed a test by now.
+        // Without a bound, a request that hangs would hang the test instead of failing it.
         self.runtime.take().into_iter().for_each(|runtime| runtime.shutdown_timeout(PATIENCE));
     }
 }

@@ -51,7 +51,7 @@ impl Terminal {
     pub(crate) fn wait_for(&mut self, text: &str) {
         let started = Instant::now();
         while !self.seen.contains(text) {
-            // What draws its progress never pauses.
+            // A program that redraws its progress writes all the time.
             let more = self.screen.recv_timeout(PATIENCE.saturating_sub(started.elapsed()));
             let more = more.unwrap_or_else(|_| panic!("{text:?} is missing in {:?}", self.seen));
             self.seen += &String::from_utf8_lossy(&more);
