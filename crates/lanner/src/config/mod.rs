@@ -13,6 +13,7 @@ mod model;
 mod paths;
 mod run;
 mod server;
+mod service;
 mod store;
 mod thinking;
 mod tools;
@@ -41,6 +42,7 @@ pub use self::{
     paths::{DataPath, PathsConfig},
     run::{ChatConfig, ConversationConfig, PromptText, RunConfig, RunPrompt},
     server::{MAX_CONNECTIONS, RegistryConfig, ServeConfig, ServerAddress, Timeouts},
+    service::{LogsConfig, StartConfig, StatusConfig, StopConfig},
     store::{HistoryAction, HistoryConfig, StoreConfig, UsageConfig},
     thinking::ThinkingConfig,
     tools::{DiskCacheConfig, ModelsConfig, NgramConfig, QuantizeConfig, RmConfig, ShowConfig},
@@ -48,7 +50,7 @@ pub use self::{
 pub use crate::cli::{CorsOrigin, ExportFormat, LogFormat};
 use crate::{
     cli::{
-        CacheArgs, ChatArgs, Cli, CliCommand, GlobalArgs, LogLevel, ModelArgs, NgramCommand, ServerArgs,
+        CacheArgs, ChatArgs, Cli, CliCommand, GlobalArgs, LogLevel, ModelArgs, NgramCommand, ServeArgs, ServerArgs,
         StoreArgs, ThinkingArgs,
     },
     hub::HubConfig,
@@ -74,8 +76,10 @@ pub enum Command {
     /// With whether to print JSON.
     Ps(ServerAddress, bool),
     Top(ServerAddress, TopConfig),
-    /// With the model to unload.
-    Stop(ServerAddress, String),
+    Start(Box<StartConfig>),
+    Stop(StopConfig),
+    Status(StatusConfig),
+    Logs(LogsConfig),
     Paths(PathsConfig),
     Rm(HubConfig, RmConfig),
     History(HistoryConfig),
@@ -138,18 +142,15 @@ impl Command {
         let hub = hub::resolve()?;
         let model = |args, file| ModelConfig::without_cache(args, file, hub.clone());
         Ok(match command {
-            CliCommand::Serve(mut args) => {
-                args.model.speculate = args.speculate.speculate;
-                let default = Some(model::DISK_CACHE_BYTES);
-                let caches = model::caches(&args.cache, &file.cache, default)?;
-                let thinking = file.thinking(args.thinking);
-                let mut model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
-                model.thinking = thinking;
-                let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
-                model.tool_dialect = dialect.map(|dialect| dialect.0);
-                let store = StoreConfig::new(args.store, file.store);
-                let serve = ServeConfig { store, ..ServeConfig::new(args.server, file.server)? };
+            CliCommand::Serve(args) => {
+                let (model, serve) = serve(args, file, hub)?;
                 Command::Serve(model, serve)
+            }
+            CliCommand::Start(args) => {
+                let keys = args.serve.server.api_key.clone();
+                // What serve would refuse is refused here, where the user sees it.
+                let (_, serve) = serve(args.serve, file, hub)?;
+                Command::Start(Box::new(StartConfig::new(&args.service, serve.address, &keys)?))
             }
             CliCommand::Chat(args) => chat(args, file, color, hub)?,
             CliCommand::Run(mut args) => {
@@ -178,7 +179,9 @@ impl Command {
                 let top = TopConfig { interval: Duration::from_secs(args.interval.into()), once: args.once };
                 Command::Top(ServerAddress::new(args.server, file.server), top)
             }
-            CliCommand::Stop(args) => Command::Stop(ServerAddress::new(args.server, file.server), args.model),
+            CliCommand::Stop(args) => Command::Stop(StopConfig::new(args, file.server)?),
+            CliCommand::Status(args) => Command::Status(StatusConfig::new(args, file.server)?),
+            CliCommand::Logs(args) => Command::Logs(LogsConfig::new(&args)?),
             CliCommand::Paths(args) => {
                 Command::Paths(PathsConfig::new(&args, global.config, file.cache, file.store, &hub))
             }
@@ -205,6 +208,23 @@ impl Command {
     }
 }
 
+fn serve(
+    mut args: ServeArgs,
+    mut file: ConfigFile,
+    hub: HubConfig,
+) -> Result<(ModelConfig, ServeConfig), ConfigError> {
+    args.model.speculate = args.speculate.speculate;
+    let caches = model::caches(&args.cache, &file.cache, Some(model::DISK_CACHE_BYTES))?;
+    let thinking = file.thinking(args.thinking);
+    let model = ModelConfig::without_cache(args.model, file.model, hub);
+    let mut model = model.with_cache(caches, &args.cache, &file.cache);
+    model.thinking = thinking;
+    let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
+    model.tool_dialect = dialect.map(|dialect| dialect.0);
+    let store = StoreConfig::new(args.store, file.store);
+    Ok((model, ServeConfig { store, ..ServeConfig::new(args.server, file.server)? }))
+}
+
 fn chat(
     mut args: ChatArgs,
     mut file: ConfigFile,
@@ -220,6 +240,7 @@ fn chat(
         sampling: args.sampling.overrides(file.sampling).map_err(ConfigError::Sampling)?,
         conversation: ConversationConfig::new(args.conversation),
         color,
+        markdown: color && !args.plain && run::has_styles(),
         lines: paths::history_file().filter(|_| !args.no_history),
         store: StoreConfig::new(store, file.store),
         continued: args.continued,

@@ -56,6 +56,7 @@ pub use self::{
     clock::unix_seconds,
     served_model::{Common, Server},
 };
+pub(crate) use self::completion::miss_context;
 use self::{auth::Auth, connections::Connections, preparation::Preparation};
 use crate::{config::ServeConfig, terminal::say};
 

@@ -7,6 +7,7 @@ pub(crate) mod client;
 pub(crate) mod document;
 pub(crate) mod fake_hub;
 pub(crate) mod process;
+pub(crate) mod scripted_model;
 pub(crate) mod server;
 pub(crate) mod terminal;
 pub(crate) mod wait;
