@@ -4,6 +4,8 @@
 pub mod launchd;
 mod record;
 pub mod systemd;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf};
 

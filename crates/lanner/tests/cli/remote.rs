@@ -143,11 +143,12 @@ fn paths_shows_where_data_lies() {
             "store": "/home/owl/.local/share/lanner/store.db",
             "history": "/home/owl/.local/state/lanner/chat-history",
             "agents": "/home/owl/.local/state/lanner/agents",
+            "service": "/home/owl/.local/state/lanner/service",
             "uses": "/home/owl/.local/state/lanner/uses",
         })
     );
     let table = stdout(&["paths"], &[]);
-    assert_eq!(table.lines().count(), 8, "{table}");
+    assert_eq!(table.lines().count(), 9, "{table}");
 }
 
 #[test]
