@@ -124,6 +124,8 @@ impl NoEcho {
         let Ok(former) = tcgetattr(io::stdin()) else { return NoEcho(None) };
         let mut quiet = former.clone();
         quiet.local_modes.remove(LocalModes::ECHO);
+        // Nor does Ctrl-C forget it.
+        quiet.local_modes.insert(LocalModes::NOFLSH);
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &quiet);
         NoEcho(Some(former))
     }

@@ -84,12 +84,13 @@ pub fn serve_flags(line: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let Ok(matches) = command.try_get_matches_from_mut(line) else { return vec![] };
     let Some(("start", start)) = matches.subcommand() else { return vec![] };
     let Some(serve) = command.find_subcommand("serve") else { return vec![] };
-    let mut flags = vec![];
-    for argument in serve.get_arguments() {
+    let (mut flags, mut seen) = (vec![], vec!["api_key"]);
+    for argument in serve.get_arguments().chain(command.get_arguments()) {
         let id = argument.get_id().as_str();
         let is_typed = matches!(start.try_contains_id(id), Ok(true))
             && start.value_source(id) == Some(ValueSource::CommandLine);
-        let Some(long) = argument.get_long().filter(|_| is_typed && id != "api_key") else { continue };
+        let Some(long) = argument.get_long().filter(|_| is_typed && !seen.contains(&id)) else { continue };
+        seen.push(id);
         if !argument.get_action().takes_values() {
             flags.push(format!("--{long}").into());
             continue;

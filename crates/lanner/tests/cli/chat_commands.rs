@@ -183,8 +183,8 @@ fn set_stats_and_other_commands_tell_what_they_do() {
 fn quotes_enclose_several_lines_in_a_pipe() {
     let chat = Chat::new();
     let saved = chat.path("saved.json");
-    let (stdout, _) = chat.says(&format!("\"\"\"\none\n/help\nb\n\"\"\"\n/save {saved}\n"), &[]);
+    let (stdout, _) = chat.says(&format!("\"\"\"\n/help\none b\n\"\"\"\n/save {saved}\n"), &[]);
     assert_eq!(stdout, "Answer _beta_!\n");
     let saved: Value = serde_json::from_str(&fs::read_to_string(saved).unwrap()).unwrap();
-    assert_eq!(saved["messages"][0]["content"], "one\n/help\nb");
+    assert_eq!(saved["messages"][0]["content"], "/help\none b");
 }

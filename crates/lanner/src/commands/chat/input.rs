@@ -32,6 +32,13 @@ type ChatEditor = Editor<ChatCompleter, DefaultHistory>;
 #[derive(Clone)]
 pub(super) struct Prompted(Arc<Mutex<Instant>>);
 
+/// A message or a command.
+pub(super) struct Entered {
+    pub(super) text: String,
+    /// Between quotes it is no command.
+    pub(super) is_quoted: bool,
+}
+
 /// What the user has typed.
 enum Typed {
     Line(String),
@@ -66,7 +73,7 @@ impl Input {
     }
 
     /// The next turn that is not blank, its continued lines joined; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<String>, CommandError> {
+    pub(super) fn next(&mut self) -> Result<Option<Entered>, CommandError> {
         let mut turn = String::new();
         loop {
             match self.line(if turn.is_empty() { "> " } else { ". " }, "")? {
@@ -75,18 +82,18 @@ impl Input {
                     turn.clear();
                     continue;
                 }
-                Typed::End => return Ok(Some(message(&turn)).filter(|message| !message.trim().is_empty())),
+                Typed::End => return Ok(Some(entered(&turn)).filter(|turn| !turn.text.trim().is_empty())),
             }
             if is_in_quotes(&turn) {
                 turn.push('\n');
             } else if !turn.starts_with(QUOTES) && turn.ends_with('\\') {
                 turn.pop();
                 turn.push('\n');
-            } else if message(&turn).trim().is_empty() {
+            } else if entered(&turn).text.trim().is_empty() {
                 turn.clear();
             } else {
                 self.remember(&turn);
-                return Ok(Some(message(&turn)));
+                return Ok(Some(entered(&turn)));
             }
         }
     }
@@ -136,11 +143,14 @@ fn is_in_quotes(turn: &str) -> bool {
 }
 
 /// A turn without the quotes around it.
-fn message(turn: &str) -> String {
-    let Some(inner) = turn.strip_prefix(QUOTES) else { return turn.to_owned() };
+fn entered(turn: &str) -> Entered {
+    let Some(inner) = turn.strip_prefix(QUOTES) else {
+        return Entered { text: turn.to_owned(), is_quoted: false };
+    };
     let inner = inner.trim_end();
     let inner = inner.strip_suffix(QUOTES).unwrap_or(inner);
-    inner.strip_prefix('\n').unwrap_or(inner).trim_end_matches('\n').to_owned()
+    let text = inner.strip_prefix('\n').unwrap_or(inner).trim_end_matches('\n').to_owned();
+    Entered { text, is_quoted: true }
 }
 
 impl Prompted {
@@ -174,7 +184,7 @@ mod tests {
             ("\"\"\"\"\"\"", false, ""),
             ("\"\"\"\n/quit\n\\\n\"\"\"", false, "/quit\n\\"),
         ] {
-            assert_eq!((is_in_quotes(turn), &*message(turn)), (is_open, text), "{turn:?}");
+            assert_eq!((is_in_quotes(turn), &*entered(turn).text), (is_open, text), "{turn:?}");
         }
     }
 }

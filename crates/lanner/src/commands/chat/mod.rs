@@ -16,7 +16,7 @@ use engine::RequestError;
 
 use self::{
     complete::ChatCompleter,
-    input::Input,
+    input::{Entered, Input},
     loaded::Loaded,
     saved::{Continued, Saved},
     session::Session,
@@ -44,12 +44,12 @@ pub fn chat(model: &ModelConfig, config: ChatConfig) -> Result<(), CommandError>
 }
 
 fn converse(session: &mut Session, input: &mut Input) -> Result<(), CommandError> {
-    while let Some(line) = input.next()? {
-        let result = match Slash::parse(&line) {
+    while let Some(Entered { text, is_quoted }) = input.next()? {
+        let result = match Slash::parse(&text).filter(|_| !is_quoted) {
             Some(Slash::Quit) => break,
             Some(Slash::Edit(None)) => edit(session, input),
             Some(command) => run(session, command),
-            None => session.turn(&line),
+            None => session.turn(&text),
         };
         match result {
             Err(error) if !input.is_terminal() => return Err(error),

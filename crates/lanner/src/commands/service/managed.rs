@@ -28,7 +28,7 @@ pub(super) fn default_manager() -> Manager {
 /// Runs a program to its end; returns what it prints.
 fn run(program: &str, arguments: &[&str]) -> Result<String, ServiceError> {
     let failed = |message: String| {
-        let command = [&[program], arguments].concat().join(" ");
+        let command = format!("{program} {}", arguments.join(" "));
         ServiceError::Command { command, message }
     };
     let output = Command::new(program).args(arguments).output().map_err(|error| failed(error.to_string()))?;
@@ -42,7 +42,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, ServiceError> {
 }
 
 fn systemctl(arguments: &[&str]) -> Result<String, ServiceError> {
-    run("systemctl", &[&["--user"], arguments].concat())
+    run("systemctl", &[&["--user"][..], arguments].concat())
 }
 
 /// Fails if a file is there that is not ours.
