@@ -144,8 +144,8 @@ fn span(text: &str, before: Option<char>, is_certain: bool, style: Style) -> Spa
     let first = text.chars().next().unwrap_or_default();
     let found = match first {
         '\\' => escape(text, style),
-        '`' => code(text, style),
-        '*' | '_' | '~' => emphasis(text, first, before, style),
+        '`' => code(text, is_certain, style),
+        '*' | '_' | '~' => emphasis(text, before, is_certain, style),
         '[' => link(text, 0),
         '!' if text.len() == 1 => Span::Undecided,
         '!' if text[1..].starts_with('[') => link(text, 1),
@@ -207,21 +207,21 @@ fn verbatim<'a>(text: &'a str, start: usize, end: &str) -> Span<'a> {
     text[start..].find(end).map_or(Span::Undecided, |at| Span::Plain(start + at + end.len()))
 }
 
-fn code(text: &str, style: Style) -> Span<'_> {
+fn code(text: &str, is_certain: bool, style: Style) -> Span<'_> {
     let count = run_length(text, '`');
-    let Some(end) = closing_ticks(&text[count..], count) else { return Span::Undecided };
+    let Some(end) = closing_ticks(&text[count..], count, is_certain) else { return Span::Undecided };
     let inner = &text[count..count + end];
     let is_padded = inner.starts_with(' ') && inner.ends_with(' ') && !inner.trim().is_empty();
     let inner = if is_padded { &inner[1..inner.len() - 1] } else { inner };
     Span::Replaced { text: inner, length: 2 * count + end, style: Style { color: CODE.color, ..style } }
 }
 
-/// Where exactly `count` backticks stand that are followed by something else.
-fn closing_ticks(text: &str, count: usize) -> Option<usize> {
+/// Where exactly `count` backticks stand. Those at the end count if no more can follow.
+fn closing_ticks(text: &str, count: usize, is_certain: bool) -> Option<usize> {
     let mut at = 0;
     while let Some(found) = text[at..].find('`') {
         let length = run_length(&text[at + found..], '`');
-        if length == count {
+        if length == count && (is_certain || at + found + length < text.len()) {
             return Some(at + found);
         }
         at += found + length;
@@ -229,7 +229,8 @@ fn closing_ticks(text: &str, count: usize) -> Option<usize> {
     None
 }
 
-fn emphasis(text: &str, c: char, before: Option<char>, style: Style) -> Span<'_> {
+fn emphasis(text: &str, before: Option<char>, is_certain: bool, style: Style) -> Span<'_> {
+    let c = text.chars().next().unwrap_or_default();
     let count = run_length(text, c);
     let Some(next) = text[count..].chars().next() else { return Span::Undecided };
     let follows_word = before.is_some_and(char::is_alphanumeric);
@@ -246,14 +247,15 @@ fn emphasis(text: &str, c: char, before: Option<char>, style: Style) -> Span<'_>
     if !is_open {
         return Span::Plain(count);
     }
-    match closing_run(text, c, count) {
+    match closing_run(text, c, count, is_certain) {
         Some((end, length)) => Span::Styled { inner: &text[count..end], length, style: inner_style },
         None => Span::Undecided,
     }
 }
 
-/// Where the text of an emphasis ends, and where the emphasis does.
-fn closing_run(text: &str, c: char, count: usize) -> Option<(usize, usize)> {
+/// Where the text of an emphasis ends, and where the emphasis does; `None`: it does not, or more of
+/// the text decides.
+fn closing_run(text: &str, c: char, count: usize, is_certain: bool) -> Option<(usize, usize)> {
     let mut at = count;
     while let Some(next) = text[at..].chars().next() {
         match next {
@@ -261,11 +263,18 @@ fn closing_run(text: &str, c: char, count: usize) -> Option<(usize, usize)> {
             '`' => {
                 let ticks = run_length(&text[at..], '`');
                 at += ticks;
-                at += closing_ticks(&text[at..], ticks).map_or(0, |end| end + ticks);
+                match closing_ticks(&text[at..], ticks, is_certain) {
+                    Some(end) => at += end + ticks,
+                    None if is_certain => {}
+                    None => return None,
+                }
             }
             next if next == c => {
                 let length = run_length(&text[at..], c);
                 let after = text[at + length..].chars().next();
+                if after.is_none() && !is_certain {
+                    return None;
+                }
                 let follows_space = text[..at].ends_with(char::is_whitespace);
                 let is_inside = c == '_' && after.is_some_and(char::is_alphanumeric);
                 // A longer run also ends what is inside; a shorter one begins or ends only that.

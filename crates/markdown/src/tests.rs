@@ -76,7 +76,7 @@ fn paragraphs_wrap_at_words() {
 fn wide_characters_wrap_at_their_columns() {
     check(20, "猫頭鷹は夜に狩りをする鳥です。", &["猫頭鷹は夜に狩りをす", "る鳥です。"]);
     check(20, "owl 猫頭鷹猫頭鷹猫頭鷹", &["owl 猫頭鷹猫頭鷹猫頭", "鷹"]);
-    check(20, "一二三四五六七八九十。", &["一二三四五六七八九十", "。"]);
+    check(20, "一二三四五六七八九十。", &["一二三四五六七八九", "十。"]);
     check(16, "👩\u{200D}🚀 is one e\u{301}", &["👩\u{200D}🚀 is one e\u{301}"]);
 }
 
