@@ -249,7 +249,6 @@ pub(crate) fn lines(glyphs: &[Glyph], width: usize) -> Vec<Vec<Glyph>> {
         if used + needed > width && *c != ' ' {
             if !line.is_empty() {
                 lines.push(std::mem::take(&mut line));
-                used = 0;
             }
             let fitting = fitting(word, width);
             line.extend(&word[..fitting]);
