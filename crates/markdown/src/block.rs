@@ -11,7 +11,10 @@ pub(crate) const DEEPEST: usize = 12;
 pub(crate) enum Container {
     Quote,
     /// An item of a list: its marker as shown, and the columns of its text in the source.
-    Item { marker: String, indent: usize },
+    Item {
+        marker: String,
+        indent: usize,
+    },
 }
 
 /// What a line is, within its containers.
@@ -19,8 +22,15 @@ pub(crate) enum Container {
 pub(crate) enum Leaf {
     Blank,
     /// Code until a line of at least `length` such characters.
-    Fence { character: char, length: usize, label: String, indent: usize },
-    Heading { level: usize },
+    Fence {
+        character: char,
+        length: usize,
+        label: String,
+        indent: usize,
+    },
+    Heading {
+        level: usize,
+    },
     Rule,
     /// A line that begins with a bar.
     Row,
@@ -102,10 +112,12 @@ impl Starts<'_> {
                     continue;
                 }
                 '#' => return self.heading(rest).and_then(|(leaf, skipped)| found(leaf, skipped)),
-                '`' | '~' => return self.fence(rest, first, indent).and_then(|leaf| match leaf {
-                    Leaf::Text => found(Leaf::Text, 0),
-                    leaf => found(leaf, rest.len()),
-                }),
+                '`' | '~' => {
+                    return self.fence(rest, first, indent).and_then(|leaf| match leaf {
+                        Leaf::Text => found(Leaf::Text, 0),
+                        leaf => found(leaf, rest.len()),
+                    });
+                }
                 '|' => return if self.is_whole { found(Leaf::Row, 0) } else { None },
                 '=' if continues && rest.trim_end().bytes().all(|byte| byte == b'=') => {
                     return if self.is_whole { found(Leaf::Underline, rest.len()) } else { None };
@@ -199,7 +211,10 @@ enum Marker {
     Undecided,
     None,
     /// With its bytes, spaces after it included.
-    Found { shown: String, length: usize },
+    Found {
+        shown: String,
+        length: usize,
+    },
 }
 
 /// Bytes of spaces at the start; a tab counts as one.

@@ -116,13 +116,24 @@ enum State {
     Plain,
     Word,
     /// Number of quotes at its start: two are an empty string or the start of a long one.
-    Opening { quote: char, count: usize },
-    String { quote: char, is_escaped: bool },
+    Opening {
+        quote: char,
+        count: usize,
+    },
+    String {
+        quote: char,
+        is_escaped: bool,
+    },
     /// Number of quotes at its possible end.
-    Triple { quote: char, count: usize },
+    Triple {
+        quote: char,
+        count: usize,
+    },
     LineComment,
     /// Whether the last character was an asterisk.
-    BlockComment { after_asterisk: bool },
+    BlockComment {
+        after_asterisk: bool,
+    },
     /// A line of a diff.
     Line(Style),
 }
@@ -329,7 +340,11 @@ mod tests {
 
     #[test]
     fn code_is_coloured_by_language() {
-        check("rust", "let a: &'a str = \"x\\\"y\"; // let", "<k>let<> a: &'a str = <s>\"x\\\"y\"<>; <c>// let");
+        check(
+            "rust",
+            "let a: &'a str = \"x\\\"y\"; // let",
+            "<k>let<> a: &'a str = <s>\"x\\\"y\"<>; <c>// let",
+        );
         check("rust", "a / b /* c\n*/ fn f1() -> 12", "a / b <c>/* c\n*/<> <k>fn<> f1() -> <n>12");
         check("python", "x = \"\"\"a\n\"b\"\"\" # if", "x = <s>\"\"\"a\n\"b\"\"\"<> <c># if");
         check("py", "return '' + a#b", "<k>return<> <s>''<> + a#b");

@@ -25,7 +25,10 @@ pub(crate) enum Line {
     /// The block has ended.
     Closed,
     /// The block has ended before this line.
-    Left { line: String, is_whole: bool },
+    Left {
+        line: String,
+        is_whole: bool,
+    },
 }
 
 impl Fenced {

@@ -29,10 +29,23 @@ enum Span<'a> {
     /// Shown as written, with its bytes.
     Plain(usize),
     /// `text` in place of `length` bytes.
-    Replaced { text: &'a str, length: usize, style: Style },
+    Replaced {
+        text: &'a str,
+        length: usize,
+        style: Style,
+    },
     /// Markdown of its own in a style.
-    Styled { inner: &'a str, length: usize, style: Style },
-    Link { label: &'a str, address: &'a str, length: usize, is_image: bool },
+    Styled {
+        inner: &'a str,
+        length: usize,
+        style: Style,
+    },
+    Link {
+        label: &'a str,
+        address: &'a str,
+        length: usize,
+        is_image: bool,
+    },
 }
 
 /// The text of a paragraph that is not shown yet.
@@ -187,9 +200,7 @@ fn escape(text: &str, style: Style) -> Span<'_> {
         '[' => verbatim(text, 2, "\\]"),
         // A line break.
         '\n' => Span::Replaced { text: "\n", length: 2, style },
-        next if next.is_ascii_punctuation() => {
-            Span::Replaced { text: &text[1..2], length: 2, style }
-        }
+        next if next.is_ascii_punctuation() => Span::Replaced { text: &text[1..2], length: 2, style },
         _ => Span::Plain(1),
     }
 }
@@ -393,7 +404,10 @@ mod tests {
         check("a **b** *c* _d_ ~~e~~ ***f***", "a <b>b<> <i>c<> <i>d<> <s>e<> <bi>f");
         check("**a *b* c** and *a **b***", "<b>a <bi>b<b> c<> and <i>a <bi>b");
         check("`a*b*` ``x`y`` **`z`**", "<c>a*b*<> <c>x`y<> <bc>z");
-        check("[site](https://x.org/a_b) <https://y.org>", "<u>site<d> (https://x.org/a_b)<> <u>https://y.org");
+        check(
+            "[site](https://x.org/a_b) <https://y.org>",
+            "<u>site<d> (https://x.org/a_b)<> <u>https://y.org",
+        );
         check("![alt](a.png \"title\") [https://x](https://x)", "<d>image: <u>alt<d> (a.png)<> <u>https://x");
         check("[**b**](u)", "<bu>b<d> (u)");
     }
@@ -401,9 +415,30 @@ mod tests {
     #[test]
     fn what_only_looks_like_markdown_is_shown_as_written() {
         for text in [
-            "2 * 3 * 4", "snake_case_name", "2*3 is 6", "a ** b", "**open", "`open", "[x] y", "[x](open", "5 < 6 <a>",
-            "a & b", "$5 and $$x_1 + y_1$$", "\\(a_1 * b_1 * c\\)", "\\[x\\]", "a ~ b ~ c", "****", "Wow!", "<", "&",
-            "x_1_ y", "C:\\dir", "!", "[a][b]", "_", "a\\",
+            "2 * 3 * 4",
+            "snake_case_name",
+            "2*3 is 6",
+            "a ** b",
+            "**open",
+            "`open",
+            "[x] y",
+            "[x](open",
+            "5 < 6 <a>",
+            "a & b",
+            "$5 and $$x_1 + y_1$$",
+            "\\(a_1 * b_1 * c\\)",
+            "\\[x\\]",
+            "a ~ b ~ c",
+            "****",
+            "Wow!",
+            "<",
+            "&",
+            "x_1_ y",
+            "C:\\dir",
+            "!",
+            "[a][b]",
+            "_",
+            "a\\",
         ] {
             check(text, text);
         }

@@ -55,8 +55,7 @@ impl Style {
 
     /// The sequence that sets this style after a plain one; empty for the plain one.
     pub(crate) fn sequence(self) -> String {
-        let flags =
-            [(self.bold, 1), (self.dim, 2), (self.italic, 3), (self.underline, 4), (self.strike, 9)];
+        let flags = [(self.bold, 1), (self.dim, 2), (self.italic, 3), (self.underline, 4), (self.strike, 9)];
         let flags = flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, code)| code);
         let codes: Vec<String> =
             flags.chain(self.color.map(|color| color as u8)).map(|code| code.to_string()).collect();

@@ -82,12 +82,18 @@ fn wide_characters_wrap_at_their_columns() {
 
 #[test]
 fn headings_rules_and_quotes_are_set_off() {
-    check(80, "# One\ntext\n## Two #x\n---\n***", &["One", "text", "", "Two #x", &"─".repeat(60), &"─".repeat(60)]);
+    check(
+        80,
+        "# One\ntext\n## Two #x\n---\n***",
+        &["One", "text", "", "Two #x", &"─".repeat(60), &"─".repeat(60)],
+    );
     check(80, "Title\n=====\ntext", &["Title", "text"]);
     check(80, "#hash and ####### seven", &["#hash and ####### seven"]);
-    check(20, "> one two three four five\nlazy\n>\n> > six\n\nseven", &[
-        "│ one two three four", "│ five", "│ lazy", "│", "│ │ six", "", "seven",
-    ]);
+    check(
+        20,
+        "> one two three four five\nlazy\n>\n> > six\n\nseven",
+        &["│ one two three four", "│ five", "│ lazy", "│", "│ │ six", "", "seven"],
+    );
     let bold = show("# A *b*", 80, 1);
     assert_eq!(bold.lines[0][0].1, "1;4");
     assert_eq!(bold.lines[0][2].1, "1;3;4");
@@ -95,9 +101,11 @@ fn headings_rules_and_quotes_are_set_off() {
 
 #[test]
 fn lists_are_indented_under_their_markers() {
-    check(20, "- one two three four five six\n  - nested\n    more\n- two\n\n  par", &[
-        "• one two three four", "  five six", "  • nested", "    more", "• two", "", "  par",
-    ]);
+    check(
+        20,
+        "- one two three four five six\n  - nested\n    more\n- two\n\n  par",
+        &["• one two three four", "  five six", "  • nested", "    more", "• two", "", "  par"],
+    );
     check(80, "1. a\n2) b\n   - c\n10. d\n\nend", &["1. a", "2) b", "   • c", "10. d", "", "end"]);
     check(80, "* [ ] a\n* [x] b\n* [link](u)", &["☐ a", "☑ b", "• link (u)"]);
     check(80, "- a\n\n- b\n-\n- > q", &["• a", "", "• b", "•", "• │ q"]);
@@ -111,15 +119,19 @@ fn code_is_shown_as_written() {
     let long = "x".repeat(100);
     let label = format!("── rust {}", "─".repeat(52));
     let rule = "─".repeat(60);
-    check(80, &format!("a\n```rust\nfn *x*() {{\n\n\t{long}\n}}\n```\nb"), &[
-        "a", &label, "fn *x*() {", "", &format!("    {long}"), "}", &rule, "b",
-    ]);
+    check(
+        80,
+        &format!("a\n```rust\nfn *x*() {{\n\n\t{long}\n}}\n```\nb"),
+        &["a", &label, "fn *x*() {", "", &format!("    {long}"), "}", &rule, "b"],
+    );
     check(80, "~~~\n```\n  ~~~", &[&rule, "```", &rule]);
     check(80, "````md\n```\n````", &[&format!("── md {}", "─".repeat(54)), "```", &rule]);
     check(80, "```\nnever closed", &[&rule, "never closed", &rule]);
-    check(80, "- a\n  ```\n  x\n    y\n  ```\n- b", &[
-        "• a", &format!("  {rule}"), "  x", "    y", &format!("  {rule}"), "• b",
-    ]);
+    check(
+        80,
+        "- a\n  ```\n  x\n    y\n  ```\n- b",
+        &["• a", &format!("  {rule}"), "  x", "    y", &format!("  {rule}"), "• b"],
+    );
     check(80, "> ```\n> x\n> ```\ny", &[&format!("│ {rule}"), "│ x", &format!("│ {rule}"), "y"]);
     check(80, "> ```\n> x\nleft", &[&format!("│ {rule}"), "│ x", &format!("│ {rule}"), "left"]);
     check(80, "```not a fence` x", &["```not a fence` x"]);
@@ -188,8 +200,9 @@ fn text_is_shown_as_soon_as_it_is_certain() {
 #[test]
 fn any_text_renders_alike_in_any_pieces() {
     let parts = [
-        "*", "**", "_", "`", "```", "~~~", "\n", "\n\n", "# ", "- ", "1. ", "> ", "| ", "|-|", "|\n", " ", "  ", "word", "猫",
-        "[", "](u)", "!", "<br>", "&amp;", "\\", "$$", "~~", "---", "===", "[ ] ", "\t", "rust\n", "é", "\x1b",
+        "*", "**", "_", "`", "```", "~~~", "\n", "\n\n", "# ", "- ", "1. ", "> ", "| ", "|-|", "|\n", " ",
+        "  ", "word", "猫", "[", "](u)", "!", "<br>", "&amp;", "\\", "$$", "~~", "---", "===", "[ ] ", "\t",
+        "rust\n", "é", "\x1b",
     ];
     let mut state = 7_u64;
     let mut next = |most: usize| {

@@ -229,8 +229,30 @@ impl Wrap {
 fn is_closing(c: char) -> bool {
     matches!(
         c,
-        '、' | '。' | '，' | '．' | '！' | '？' | '：' | '；' | '」' | '』' | '）' | '】' | '〉' | '》' | '’' | '”'
-            | ',' | '.' | '!' | '?' | ':' | ';' | ')' | ']' | '}'
+        '、' | '。'
+            | '，'
+            | '．'
+            | '！'
+            | '？'
+            | '：'
+            | '；'
+            | '」'
+            | '』'
+            | '）'
+            | '】'
+            | '〉'
+            | '》'
+            | '’'
+            | '”'
+            | ','
+            | '.'
+            | '!'
+            | '?'
+            | ':'
+            | ';'
+            | ')'
+            | ']'
+            | '}'
     )
 }
 
@@ -273,9 +295,7 @@ pub(crate) fn lines(glyphs: &[Glyph], width: usize) -> Vec<Vec<Glyph>> {
 fn word_length(glyphs: &[Glyph]) -> usize {
     let is_unit = |c: char| c == ' ' || columns(c) > 1;
     match glyphs {
-        [(c, _), rest @ ..] if is_unit(*c) => {
-            1 + rest.iter().take_while(|(c, _)| columns(*c) == 0).count()
-        }
+        [(c, _), rest @ ..] if is_unit(*c) => 1 + rest.iter().take_while(|(c, _)| columns(*c) == 0).count(),
         _ => glyphs.iter().take_while(|(c, _)| !is_unit(*c)).count(),
     }
 }

@@ -50,8 +50,8 @@ pub use self::{
 pub use crate::cli::{CorsOrigin, ExportFormat, LogFormat};
 use crate::{
     cli::{
-        CacheArgs, ChatArgs, Cli, CliCommand, GlobalArgs, LogLevel, ModelArgs, NgramCommand, ServeArgs, ServerArgs,
-        StoreArgs, ThinkingArgs,
+        CacheArgs, ChatArgs, Cli, CliCommand, GlobalArgs, LogLevel, ModelArgs, NgramCommand, ServeArgs,
+        ServerArgs, StoreArgs, ThinkingArgs,
     },
     hub::HubConfig,
     sampling::SamplingArgs,

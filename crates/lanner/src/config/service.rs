@@ -153,9 +153,8 @@ pub(super) fn service_folder() -> Option<PathBuf> {
 
 /// The variables of this program that a server acts on.
 fn environment() -> BTreeMap<String, String> {
-    let is_meant = |name: &str| {
-        VARIABLES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-    };
+    let is_meant =
+        |name: &str| VARIABLES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| is_meant(name))

@@ -51,12 +51,12 @@ use tokio::{
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
+pub(crate) use self::completion::miss_context;
 pub use self::{
     app_state::AppState,
     clock::unix_seconds,
     served_model::{Common, Server},
 };
-pub(crate) use self::completion::miss_context;
 use self::{auth::Auth, connections::Connections, preparation::Preparation};
 use crate::{config::ServeConfig, terminal::say};
 

@@ -50,8 +50,12 @@ impl ProgramFile {
         let path = self.path.display();
         match ProgramFile::read(&self.path) {
             Ok(now) if now == *self => None,
-            Ok(_) => Some(format!("{path} has changed since the server was started; lanner stop and lanner start take the new one")),
-            Err(_) => Some(format!("{path}, from which the server was started, is gone; a crash would end the server for good")),
+            Ok(_) => Some(format!(
+                "{path} has changed since the server was started; lanner stop and lanner start take the new one"
+            )),
+            Err(_) => Some(format!(
+                "{path}, from which the server was started, is gone; a crash would end the server for good"
+            )),
         }
     }
 }

@@ -12,7 +12,8 @@ use tempfile::TempDir;
 
 use crate::support::{scripted_model::scripted_model, wait::output_of};
 
-const ANSWERS: [(char, &str); 3] = [('a', "Answer **alpha**."), ('b', "Answer _beta_!"), ('c', "# Gamma\n\x1b[2J")];
+const ANSWERS: [(char, &str); 3] =
+    [('a', "Answer **alpha**."), ('b', "Answer _beta_!"), ('c', "# Gamma\n\x1b[2J")];
 
 struct Chat {
     model: TempDir,
@@ -60,11 +61,9 @@ impl Chat {
 /// Messages of a stored conversation: each one's text and that of its parent.
 fn tree(conversation: &Value) -> Vec<(&str, Option<&str>)> {
     let messages = conversation["messages"].as_object().unwrap();
-    let text = |message: &'_ Value| -> Option<String> { Some(message["text"].as_str()?.to_owned()) };
     let mut found: Vec<(&str, Option<&str>)> = vec![];
     for message in messages.values() {
         let parent = message["parent"].as_str().map(|id| messages[id]["text"].as_str().unwrap());
-        assert!(text(message).is_some());
         found.push((message["text"].as_str().unwrap(), parent));
     }
     found
@@ -102,8 +101,11 @@ fn regenerate_and_edit_make_branches() {
     );
     assert_eq!(leaf(conversation), "Answer _beta_!");
     let usage = conversation["messages"].as_object().unwrap().values().next_back().unwrap();
-    assert!(usage["usage"]["lanner"]["cache"].is_object() && usage["timings"]["prompt_n"].is_u64(), "{usage}");
-    // The first message has siblings too.
+    assert!(
+        usage["usage"]["lanner"]["cache"].is_object() && usage["timings"]["prompt_n"].is_u64(),
+        "{usage}"
+    );
+    // A stored conversation goes on with its branches.
     chat.says("/edit new b\n", &["--continue"]);
     chat.says("/edit newest a\n/edit newest c\n", &["--continue"]);
     let stored = chat.stored();
@@ -124,7 +126,10 @@ fn load_goes_on_with_a_conversation_by_its_title() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && said.contains("2 conversations begin with `owls`"), "{said}");
     let said = String::from_utf8(chat.run("/load storks\n", &[]).stderr).unwrap();
-    assert!(said.contains("begins with `storks`") && said.contains("/model NAME loads another model"), "{said}");
+    assert!(
+        said.contains("begins with `storks`") && said.contains("/model NAME loads another model"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -167,14 +172,13 @@ fn set_stats_and_other_commands_tell_what_they_do() {
         "speculation: nothing was drafted",
         "this chat: 1 answer, ",
         "temperature         0 ",
-        "top_p must be above 0 and at most 1",
+        "top_p is 7; it must be above 0 and at most 1",
         "cannot see images",
         "/load ",
-        "goes on with a saved conversation",
+        "go on with a saved conversation",
         "there is no /nonsense; there are /help, /model, ",
     ] {
-        let part = part.replace("goes on with a saved", "go on with a saved");
-        assert!(said.contains(&part), "{part:?} is missing in\n{said}");
+        assert!(said.contains(part), "{part:?} is missing in\n{said}");
     }
     assert!(said.contains("saved as ") && said.contains("lanner chat --continue "), "{said}");
 }

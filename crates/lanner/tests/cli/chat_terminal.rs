@@ -5,9 +5,7 @@ use std::{path::Path, process::Command, thread, time::Duration};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{
-    long_context, scripted_model::scripted_model, terminal::Terminal, wait::wait_until,
-};
+use crate::support::{long_context, scripted_model::scripted_model, terminal::Terminal, wait::wait_until};
 
 const MARKDOWN: &str = "# Owls\n\nAn **owl** hunts at `night` and sees very well in the dark of the forest.\n\n\
     | bird | eyes |\n|---|--:|\n| 猫頭鷹 | 2 |\n\n```rust\nlet owl = 1;\n```\n- evil \x1b[2J\x1b]0;x\x07 text\n";
@@ -101,7 +99,11 @@ fn markdown_is_not_rendered_where_it_is_not_wanted() {
     for (variables, args) in [("", "--plain"), ("NO_COLOR=1", ""), ("", "--no-color")] {
         let Some(mut chat) = Chat::open(variables, args) else { return };
         chat.keys("show m\r");
-        chat.wait_for(&["# Owls\r\n\r\nAn **owl** hunts", "|---|--:|\r\n", "- evil \u{FFFD}[2J\u{FFFD}]0;x\u{FFFD} text"]);
+        chat.wait_for(&[
+            "# Owls\r\n\r\nAn **owl** hunts",
+            "|---|--:|\r\n",
+            "- evil \u{FFFD}[2J\u{FFFD}]0;x\u{FFFD} text",
+        ]);
     }
 }
 
@@ -128,7 +130,10 @@ fn message_of_several_lines_is_one_message() {
     chat.wait_for(&["Answer alpha.", "> "]);
     let messages = chat.messages();
     let asked: Vec<&str> = messages.iter().step_by(2).map(String::as_str).collect();
-    assert_eq!(asked, ["one\ntwo a", "three\nfour b", "five\n/quit\n\tsix a", "seven\neight b", "nine\nten a"]);
+    assert_eq!(
+        asked,
+        ["one\ntwo a", "three\nfour b", "five\n/quit\n\tsix a", "seven\neight b", "nine\nten a"]
+    );
 }
 
 #[test]

@@ -48,8 +48,7 @@ impl User {
 
     /// Starts a server of the built-in model on any port; returns its URL.
     fn start(&self, args: &[&str]) -> String {
-        let (code, stdout, stderr) =
-            self.run(&[&["start", "--port", "0", "--device", "cpu"], args].concat());
+        let (code, stdout, stderr) = self.run(&[&["start", "--port", "0", "--device", "cpu"], args].concat());
         assert_eq!(code, Some(0), "{stderr}");
         assert!(stdout.starts_with("http://127.0.0.1:"), "{stdout}");
         stdout.trim().to_owned()
@@ -105,7 +104,11 @@ fn plain_server_is_started_asked_shown_and_stopped() {
     assert_eq!(reply.status, 200, "{}", reply.body);
 
     let (code, status) = user.status();
-    assert_eq!((code, &status["state"], &status["url"]), (Some(0), &json!("running"), &json!(url)), "{status}");
+    assert_eq!(
+        (code, &status["state"], &status["url"]),
+        (Some(0), &json!("running"), &json!(url)),
+        "{status}"
+    );
     assert_eq!((&status["manager"], &status["program_change"]), (&json!("plain"), &Value::Null), "{status}");
     assert!(status["memory_bytes"].as_u64().is_none_or(|bytes| bytes > 1_000_000), "{status}");
     assert!(!status.to_string().contains("s3cr3t"), "{status}");
@@ -175,10 +178,16 @@ fn two_starts_at_once_are_one_server() {
     let user = User::new();
     let args = ["start", "--port", "0", "--device", "cpu", "--manager", "plain"];
     let spawn = || -> Child {
-        user.command(&args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        user.command(&args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
     };
     let both = [spawn(), spawn()].map(|child| said(output_of(child).unwrap()));
-    let started = both.iter().filter(|(code, _, stderr)| *code == Some(0) && stderr.contains("runs in the background"));
+    let started =
+        both.iter().filter(|(code, _, stderr)| *code == Some(0) && stderr.contains("runs in the background"));
     assert_eq!(started.count(), 1, "{both:?}");
     for (code, _, stderr) in both.iter().filter(|(code, ..)| *code != Some(0)) {
         assert!(stderr.contains("another lanner start or lanner stop is running"), "{code:?} {stderr}");
@@ -189,7 +198,8 @@ fn two_starts_at_once_are_one_server() {
 #[test]
 fn server_that_fails_shows_the_end_of_its_log() {
     let user = User::new();
-    let (code, stdout, stderr) = user.run(&["start", "--port", "0", "--model", "/nowhere/owl", "--manager", "plain"]);
+    let (code, stdout, stderr) =
+        user.run(&["start", "--port", "0", "--model", "/nowhere/owl", "--manager", "plain"]);
     assert_eq!((code, &*stdout), (Some(1), ""));
     assert!(stderr.contains("the server has ended before it was ready; the end of "), "{stderr}");
     assert!(stderr.contains("there is no model folder /nowhere/owl"), "{stderr}");
@@ -197,7 +207,8 @@ fn server_that_fails_shows_the_end_of_its_log() {
     let (code, _, stderr) = user.run(&["start", "--manager", "plain", "--at-login"]);
     assert_eq!(code, Some(1));
     assert!(stderr.contains("--at-login needs systemd or launchd"), "{stderr}");
-    let (code, _, stderr) = user.run(&["start", "--manager", "plain", "--prefix-cache", "off", "--disk-cache", "1G"]);
+    let (code, _, stderr) =
+        user.run(&["start", "--manager", "plain", "--prefix-cache", "off", "--disk-cache", "1G"]);
     assert_eq!(code, Some(1));
     assert!(stderr.contains("--disk-cache needs the prefix cache"), "{stderr}");
 }
@@ -268,7 +279,10 @@ fn systemd_runs_the_unit() {
         false => user.start(&["--at-login", "--api-key", "a$b\"c"]),
     };
     let unit = fs::read_to_string(user.path(".config/systemd/user/lanner.service")).unwrap();
-    assert!(unit.contains("\"serve\" \"--device=cpu\" \"--port=0\"") || unit.contains("\"--port=0\""), "{unit}");
+    assert!(
+        unit.contains("\"serve\" \"--device=cpu\" \"--port=0\"") || unit.contains("\"--port=0\""),
+        "{unit}"
+    );
     assert!(!unit.contains("a$b"), "{unit}");
     let environment = user.path(".local/state/lanner/service/environment");
     assert_eq!(fs::metadata(&environment).unwrap().permissions().mode() & 0o777, 0o600);
@@ -279,11 +293,19 @@ fn systemd_runs_the_unit() {
     assert_eq!((code, &status["manager"], &status["at_login"]), (Some(0), &json!("systemd"), &json!(true)));
     assert_eq!(user.run(&["stop"]).0, Some(0));
     let calls = fs::read_to_string(user.path("state/calls")).unwrap();
-    let expected = ["daemon-reload", "enable lanner.service", "start lanner.service", "disable lanner.service", "stop lanner.service"];
-    let at: Vec<usize> = expected.iter().map(|call| calls.find(call).unwrap_or_else(|| panic!("{calls}"))).collect();
+    let expected = [
+        "daemon-reload",
+        "enable lanner.service",
+        "start lanner.service",
+        "disable lanner.service",
+        "stop lanner.service",
+    ];
+    let at: Vec<usize> =
+        expected.iter().map(|call| calls.find(call).unwrap_or_else(|| panic!("{calls}"))).collect();
     assert!(at.is_sorted(), "{calls}");
     // A server that cannot start.
-    let (code, _, stderr) = user.run(&["start", "--manager", "systemd", "--port", "0", "--model", "/nowhere/owl"]);
+    let (code, _, stderr) =
+        user.run(&["start", "--manager", "systemd", "--port", "0", "--model", "/nowhere/owl"]);
     assert_eq!(code, Some(1));
     assert!(stderr.contains("there is no model folder /nowhere/owl"), "{stderr}");
     // A unit of the user's own.

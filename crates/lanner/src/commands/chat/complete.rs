@@ -33,7 +33,10 @@ impl ChatCompleter {
             "/model" => {
                 let cached = cached(&self.hub).unwrap_or_default();
                 let cached = cached.iter().map(|model| model.repo.to_string());
-                std::iter::once(BUILTIN.name.to_owned()).chain(cached).map(|name| pair(&name, &name)).collect()
+                std::iter::once(BUILTIN.name.to_owned())
+                    .chain(cached)
+                    .map(|name| pair(&name, &name))
+                    .collect()
             }
             "/set" => names(&parameters::NAMES),
             "/think" => names(&["on", "off"]),

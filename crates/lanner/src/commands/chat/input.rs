@@ -8,8 +8,8 @@ use std::{
 };
 
 use rustyline::{
-    Behavior, Cmd, CompletionType, ConditionalEventHandler, Config, Editor, Event, EventContext, EventHandler,
-    KeyCode, KeyEvent, Modifiers, RepeatCount, error::ReadlineError, history::DefaultHistory,
+    Behavior, Cmd, CompletionType, ConditionalEventHandler, Config, Editor, Event, EventContext,
+    EventHandler, KeyCode, KeyEvent, Modifiers, RepeatCount, error::ReadlineError, history::DefaultHistory,
 };
 
 use super::{CommandError, complete::ChatCompleter};

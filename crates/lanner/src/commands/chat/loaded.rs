@@ -35,7 +35,8 @@ impl Loaded {
     pub(super) fn switch(&mut self, name: &str) -> Result<(), CommandError> {
         Source::locate(Some(name), &self.config.hub, Purpose::Describe).map_err(OpenError::from)?;
         let mut config = ModelConfig { model: Some(name.to_owned()), ..self.started.clone() };
-        if config.model != self.started.model && (config.ngram_table.take(), config.draft_model.take()) != (None, None)
+        if config.model != self.started.model
+            && (config.ngram_table.take(), config.draft_model.take()) != (None, None)
         {
             say("(the n-gram table and the draft model are for the first model, and are not used)");
         }

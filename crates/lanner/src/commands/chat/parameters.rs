@@ -79,7 +79,9 @@ pub(super) fn show(overrides: &Overrides, defaults: &Sampling) -> String {
             "repetition_penalty" => number(own.repetition_penalty, overrides.repetition_penalty),
             "presence_penalty" => number(own.presence_penalty, overrides.presence_penalty),
             "frequency_penalty" => number(own.frequency_penalty, overrides.frequency_penalty),
-            "seed" => (overrides.seed.map_or("random".into(), |seed| seed.to_string()), overrides.seed.is_some()),
+            "seed" => {
+                (overrides.seed.map_or("random".into(), |seed| seed.to_string()), overrides.seed.is_some())
+            }
             _ => {
                 let most = overrides.max_tokens.map_or("rest of the context".into(), |most| most.to_string());
                 (most, overrides.max_tokens.is_some())

@@ -19,7 +19,10 @@ pub(super) enum Slash {
     /// Show all parameters.
     Parameters,
     /// `None`: as the model has it.
-    Set { name: &'static str, value: Option<String> },
+    Set {
+        name: &'static str,
+        value: Option<String>,
+    },
     Image(String),
     /// `None`: say where the conversation is.
     Save(Option<String>),
@@ -58,7 +61,8 @@ A space before / makes a message of it. Tab completes commands. Ctrl-C stops an 
 /// What `/help` prints.
 pub(super) fn help() -> String {
     let shown = COMMANDS.iter().filter(|(.., does)| !does.is_empty());
-    let line = |(name, follows, does): &(&str, &str, &str)| format!("{:22}{does}\n", format!("{name} {follows}"));
+    let line =
+        |(name, follows, does): &(&str, &str, &str)| format!("{:22}{does}\n", format!("{name} {follows}"));
     shown.map(line).collect::<String>() + KEYS
 }
 
@@ -108,7 +112,10 @@ fn set(text: &str) -> Slash {
 
 fn unknown(name: &str) -> String {
     let names: Vec<&str> = COMMANDS.iter().map(|(name, ..)| *name).collect();
-    format!("there is no /{name}; there are {}\nhint: a space before / makes a message of it", names.join(", "))
+    format!(
+        "there is no /{name}; there are {}\nhint: a space before / makes a message of it",
+        names.join(", ")
+    )
 }
 
 #[cfg(test)]

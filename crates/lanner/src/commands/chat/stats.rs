@@ -57,7 +57,10 @@ impl AnswerStats {
         let speed = self.usage.timings().predicted_per_second;
         let speed = speed.map_or("speed unknown".into(), |speed| format!("{speed:.1} tokens/s"));
         let mut lines = vec![
-            format!("{}: {prompt_tokens} prompt tokens, {completion_tokens} generated{reasoning}", self.model),
+            format!(
+                "{}: {prompt_tokens} prompt tokens, {completion_tokens} generated{reasoning}",
+                self.model
+            ),
             format!(
                 "first token after {}, {} of it waiting; then {speed}",
                 seconds(timing.waiting + timing.prompt),
@@ -66,9 +69,9 @@ impl AnswerStats {
             format!("cache: {}", cache(&lanner.cache, *prompt_tokens)),
         ];
         let drafters = &lanner.speculation.by_drafter;
-        let by_drafter = drafters
-            .iter()
-            .map(|(name, one)| format!("{name}: {} of {} drafted tokens accepted", one.accepted, one.drafted));
+        let by_drafter = drafters.iter().map(|(name, one)| {
+            format!("{name}: {} of {} drafted tokens accepted", one.accepted, one.drafted)
+        });
         let by_drafter: Vec<String> = by_drafter.collect();
         lines.push(match by_drafter.is_empty() {
             true => "speculation: nothing was drafted".into(),
@@ -118,7 +121,9 @@ fn cache(cache: &CacheUsage, prompt_tokens: usize) -> String {
     let (at, text) = (miss.position, one_line(&miss.text));
     match miss.reason {
         "disabled" => format!("{reused}; the prefix cache is off"),
-        "differs" => format!("{reused}; the prompt differs from the stored one at token {at}, near \"{text}\""),
+        "differs" => {
+            format!("{reused}; the prompt differs from the stored one at token {at}, near \"{text}\"")
+        }
         "evicted" => format!("{reused}; what follows token {at} was evicted"),
         "too_large" => format!("{reused}; what follows token {at} exceeds the prefix cache"),
         "no_checkpoint" => format!("{reused}; token {at} is the last one with a snapshot to resume from"),
@@ -140,7 +145,12 @@ mod tests {
         for (source, cached_tokens, miss, expected) in [
             (None, 0, None, "0 of 9 prompt tokens reused"),
             (Some("ram"), 8, None, "8 of 9 prompt tokens reused (from memory)"),
-            (Some("disk"), 7, miss("evicted"), "7 of 9 prompt tokens reused (from the disk); what follows token 7 was evicted"),
+            (
+                Some("disk"),
+                7,
+                miss("evicted"),
+                "7 of 9 prompt tokens reused (from the disk); what follows token 7 was evicted",
+            ),
             (None, 0, miss("disabled"), "0 of 9 prompt tokens reused; the prefix cache is off"),
             (
                 Some("ram"),

@@ -85,7 +85,10 @@ mod tests {
         check("lanner: loaded merlin\n", None);
         let ready = "lanner: serving a on http://b on http://127.0.0.1:1/v1 (ready in 0.10 s)\n";
         check(ready, Some("127.0.0.1:1"));
-        check(&format!("{ready}lanner: serving m on http://[::1]:2/v1 (ready in 1 s)\nmore"), Some("[::1]:2"));
+        check(
+            &format!("{ready}lanner: serving m on http://[::1]:2/v1 (ready in 1 s)\nmore"),
+            Some("[::1]:2"),
+        );
         let json = r#"{"time":"t","message":"lanner: serving m on http://127.0.0.1:3/v1 (ready in 1 s)"}"#;
         check(json, Some("127.0.0.1:3"));
         check("WARN no model `lanner: serving m on http://127.0.0.1:4/v1`", None);

@@ -90,8 +90,13 @@ fn systemd_state(shown: &str) -> ServiceProcess {
     };
     let number = |name| value(name).and_then(|value| value.parse().ok());
     // Between two starts it is `activating`.
-    let is_running = matches!(value("ActiveState"), Some("active" | "activating" | "reloading" | "deactivating"));
-    ServiceProcess { is_running, pid: number("MainPID").filter(|pid| *pid > 0), restarts: number("NRestarts") }
+    let is_running =
+        matches!(value("ActiveState"), Some("active" | "activating" | "reloading" | "deactivating"));
+    ServiceProcess {
+        is_running,
+        pid: number("MainPID").filter(|pid| *pid > 0),
+        restarts: number("NRestarts"),
+    }
 }
 
 /// Writes the property list and starts it.
@@ -173,7 +178,8 @@ mod tests {
         assert_eq!(systemd_state(shown), process(true, Some(12), Some(3)));
         let shown = "MainPID=0\nNRestarts=5\nActiveState=failed\n";
         assert_eq!(systemd_state(shown), process(false, None, Some(5)));
-        let shown = "gui/501/lanner.server = {\n\tactive count = 1\n\tstate = running\n\truns = 2\n\tpid = 71\n}";
+        let shown =
+            "gui/501/lanner.server = {\n\tactive count = 1\n\tstate = running\n\truns = 2\n\tpid = 71\n}";
         assert_eq!(launchd_state(shown), process(true, Some(71), Some(1)));
     }
 }

@@ -156,9 +156,11 @@ impl ServiceStatus {
         let state = match &self.state {
             ServiceState::Running | ServiceState::Starting => self.state.name().to_owned(),
             ServiceState::Unresponsive(problem) => format!("unresponsive: {problem}"),
-            ServiceState::Ended => "ended without lanner stop: it crashed or was killed; lanner start starts \
+            ServiceState::Ended => {
+                "ended without lanner stop: it crashed or was killed; lanner start starts \
                                     another, lanner logs shows its log"
-                .into(),
+                    .into()
+            }
         };
         let since = format!("{} ({})", time(self.since), ago(UNIX_EPOCH + Duration::from_secs(self.since)));
         let restarts = self.process.restarts.filter(|restarts| *restarts > 0);

@@ -87,8 +87,10 @@ fn write_weights(next: &[usize], folder: &Path) {
         ("mlp.down_proj", filled([hidden, heads], 0.0)),
     ];
     tensors.extend(layer.map(|(name, tensor)| (format!("model.layers.0.{name}.weight"), tensor)));
-    let data: Vec<Vec<u8>> =
-        tensors.iter().map(|(_, (_, values))| values.iter().flat_map(|v| v.to_le_bytes()).collect()).collect();
+    let data: Vec<Vec<u8>> = tensors
+        .iter()
+        .map(|(_, (_, values))| values.iter().flat_map(|v| v.to_le_bytes()).collect())
+        .collect();
     let views = tensors.iter().zip(&data).map(|((name, (shape, _)), data)| {
         (name.clone(), TensorView::new(Dtype::F32, shape.clone(), data).unwrap())
     });
