@@ -166,6 +166,7 @@ fn short_help_is_shorter_and_in_order_of_use() {
     let all = stdout(&["-h"], &[]);
     let at =
         |command: &str| all.find(&format!("\n  {command} ")).unwrap_or_else(|| panic!("{command}: {all}"));
-    let order = ["run", "chat", "serve", "pull", "models", "show", "ps", "stop", "rm", "bench"].map(at);
+    let order =
+        ["run", "chat", "serve", "start", "stop", "pull", "models", "show", "ps", "rm", "bench"].map(at);
     assert!(order.is_sorted(), "{all}");
 }
