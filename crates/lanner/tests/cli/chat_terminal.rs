@@ -91,7 +91,7 @@ fn markdown_is_rendered_at_the_terminals_width() {
     let resized = Command::new("stty").args(["-F", tty.trim(), "cols", "30"]).status().unwrap();
     assert!(resized.success());
     chat.keys("again m\r");
-    chat.wait_for(&["\x1b[36mnight\x1b[0m", "and\r\nsees very well in the dark of\r\nthe forest."]);
+    chat.wait_for(&["\x1b[36mnight\x1b[0m", " and sees\r\nvery well in the dark of the\r\nforest."]);
 }
 
 #[test]
