@@ -161,7 +161,7 @@ fn tab_completes_commands_and_what_follows() {
     chat.wait_for(&["(there is no message to answer again)", "> "]);
     chat.keys("/set temp\t0.5\r");
     chat.wait_for(&["0.5", "there is no parameter `temperature0.5`"]);
-    // The line editor forgets keys that come with those of the line before: wait for its next prompt.
+    // The line editor forgets keys that come together with those of the line before.
     chat.wait_for(&["\x1b[?2004h"]);
     chat.keys("/thi\tof\t\r");
     chat.wait_for(&["/think off", "\x1b[?2004l", "\x1b[?2004h"]);

@@ -26,7 +26,7 @@ impl Loaded {
         Ok(Loaded { model: Model::open(config)?, config: config.clone(), started: config.clone() })
     }
 
-    /// Loads another model; the former one leaves before, as both may not fit into memory, and comes
+    /// Loads another model. The former one leaves before, as both may not fit into memory; it comes
     /// back if the other one cannot be loaded.
     ///
     /// # Errors
