@@ -2,13 +2,17 @@
 
 use std::{sync::Arc, time::Instant};
 
-use super::{cache_salt::CacheSalt, constraint::Constraint, options::Speculate, sampling::Sampling};
+use super::{
+    cache_salt::CacheSalt, constraint::Constraint, image::Image, options::Speculate, sampling::Sampling,
+};
 
 /// One generation or embedding: prompt token ids in, [`Event`](crate::Event)s out.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Prompt token ids; at least one, each below the model's vocabulary size.
     pub prompt: Vec<u32>,
+    /// Images in the prompt, in its order.
+    pub images: Vec<Image>,
     /// Upper bound on new tokens; at least one. With `pooling` none is generated.
     pub max_tokens: usize,
     /// How each token is chosen.
@@ -61,6 +65,7 @@ impl Request {
     pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Request {
         Request {
             prompt,
+            images: vec![],
             max_tokens,
             sampling: Sampling::default(),
             ignore_eos: false,
