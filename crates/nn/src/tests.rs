@@ -129,7 +129,7 @@ fn rope_agrees_with_mlx() {
     let positions = Array::from_slice(&[0i32, 7, 8, 900, 3], &[5]);
     for (pairs, pair_count) in [(RopePairs::Halves, 4), (RopePairs::Adjacent, 10), (RopePairs::Halves, 10)] {
         let frequencies = (0..pair_count).map(|i| 0.3f32.powi(i)).collect();
-        let parameters = Rope { frequencies, pairs, scale: 1.3 };
+        let parameters = Rope { frequencies, axes: vec![], pairs, scale: 1.3 };
         close(&rope(&x, &positions, &parameters), &reference::rope(&x, &positions, &parameters), 2e-4);
     }
 }

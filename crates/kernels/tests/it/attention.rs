@@ -17,7 +17,7 @@ fn shapes() -> impl Strategy<Value = AttentionShape> {
         |((tokens, past, room, kv_heads, group), (head_dim, value_dim), window)| {
             let (heads, length) = (kv_heads * group, past + tokens);
             let capacity = length + room;
-            AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity, window }
+            AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity, window, both_ways: false }
         },
     )
 }
