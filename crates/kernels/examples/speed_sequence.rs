@@ -291,7 +291,7 @@ fn elementwise_of<T: Scalar>(limits: &Limits, tokens: usize) {
     let frequencies: Vec<f32> = (0..32).map(|i| 1e7f32.powf(-(i as f32) / 32.0)).collect();
     for pairs in [RopePairs::Halves, RopePairs::Adjacent] {
         limits.report(&name(&format!("rope {pairs:?} 8x256")), 0, 2 * x.len() * size, || {
-            rope(x, &positions, &frequencies, pairs, 1.0, out, 8, 256)
+            rope(x, RopePositions { values: &positions, axes: &[] }, &frequencies, pairs, 1.0, out, 8, 256)
         });
     }
     let (a, rate) = (&x[..16 * tokens], [-1.0f32; 16]);
