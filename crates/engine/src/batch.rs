@@ -34,7 +34,7 @@ pub(crate) struct Batch<'a> {
     /// Position of every token in its own sequence, int32 `[tokens]`, or `[tokens, 3]` where images
     /// are placed in three axes.
     positions: Array,
-    /// Features of images, `[tokens, hidden_size]`, and the first token whose embedding they
+    /// Features of images, `[tokens, hidden_size]` or a multiple of that wide, and the first token whose embedding they
     /// replace.
     features: Vec<(i32, Array)>,
     /// Layers whose outputs are wanted, and the outputs so far.
@@ -71,6 +71,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Replaces embeddings from token `at` by features `[tokens, hidden_size]`; in ascending order.
+    /// Wider ones have [more](Batch::add_deep_features).
     pub(crate) fn place_features(&mut self, at: i32, features: Array) {
         self.features.push((at, features));
     }
@@ -81,13 +82,31 @@ impl<'a> Batch<'a> {
         if self.features.is_empty() {
             return h;
         }
+        let width = h.dim(1);
+        self.at_images(&h, |_, features| features.slice(1, 0, width).astype(h.dtype()))
+    }
+
+    /// The residual stream `h` `[tokens, hidden_size]` after layer `layer` with the further features
+    /// of images for that layer, if there are any.
+    #[track_caller]
+    pub(crate) fn add_deep_features(&self, layer: usize, h: Array) -> Array {
+        let width = h.dim(1);
+        let from = (layer as i32 + 1) * width;
+        if self.features.iter().all(|(_, features)| features.dim(1) <= from) {
+            return h;
+        }
+        self.at_images(&h, |own, features| own + features.slice(1, from, from + width).astype(h.dtype()))
+    }
+
+    /// `h` `[tokens, width]` with other rows at images, given theirs and the features.
+    fn at_images(&self, h: &Array, replaced: impl Fn(&Array, &Array) -> Array) -> Array {
         let (mut parts, mut done) = (vec![], 0);
         for (at, features) in &self.features {
             if *at > done {
                 parts.push(h.slice(0, done, *at));
             }
-            parts.push(features.astype(h.dtype()));
             done = at + features.dim(0);
+            parts.push(replaced(&h.slice(0, *at, done), features));
         }
         if done < h.dim(0) {
             parts.push(h.slice(0, done, h.dim(0)));

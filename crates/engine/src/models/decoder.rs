@@ -68,6 +68,7 @@ pub(super) fn run_layers<L>(
     for (i, layer) in layers.iter().enumerate() {
         if batch.runs_layer(i) {
             h = forward(layer, &h, i, batch);
+            h = batch.add_deep_features(i, h);
         }
         batch.after_layer(i, &h);
     }

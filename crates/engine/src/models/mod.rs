@@ -79,10 +79,17 @@ pub(crate) const FAMILIES: &[Family] = &[
     Family { name: "qwen2", model_types: &["qwen2"], sanitize: plain_names, rules: &[], vision: false, load: qwen2::load },
     Family {
         name: "qwen3",
-        model_types: &["qwen3", "qwen3_moe"],
+        model_types: &[
+            "qwen3",
+            "qwen3_moe",
+            "qwen3_vl",
+            "qwen3_vl_text",
+            "qwen3_vl_moe",
+            "qwen3_vl_moe_text",
+        ],
         sanitize: qwen3::sanitize,
-        rules: &[],
-        vision: false,
+        rules: qwen3::LAYOUT,
+        vision: true,
         load: qwen3::load,
     },
     Family {

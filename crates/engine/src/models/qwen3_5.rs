@@ -100,8 +100,7 @@ pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     check(config, &c)?;
     let w = &w.with_norm_offset(norm_offset(&c, w)?);
     let rope = RopeParameters::of(config, None)?.or(1e7, 0.25);
-    // Qwen3-Next has none.
-    let rope = &rope.with_sections();
+    let rope = &rope.with_sections(config, [11, 11, 10]);
     let attention = |w: &Weights| GatedAttention::load(&c, rope, &w.sub("self_attn"));
     let mut decoder = Decoder::load(&c.base, w, |i, w| {
         let mixer: Box<dyn Mixer> = match c.is_full_attention(i) {

@@ -79,10 +79,12 @@ impl RopeParameters {
         }
     }
 
-    /// Has pairs turn by time, height and width as `mrope_section` says. Without images that is the
-    /// same.
-    pub(super) fn with_sections(self) -> RopeParameters {
-        RopeParameters { has_sections: self.mrope_section.is_some(), ..self }
+    /// Has pairs of a model with vision turn by time, height and width as `mrope_section` says, or
+    /// `default`. For text that is the same.
+    pub(super) fn with_sections(self, config: &Value, default: [usize; 3]) -> RopeParameters {
+        let has_sections = config.get("vision_config").is_some_and(Value::is_object);
+        let mrope_section = self.mrope_section.or(Some(default.to_vec()));
+        RopeParameters { has_sections, mrope_section, ..self }
     }
 
     /// Rotates whole heads, ignoring `partial_rotary_factor`.

@@ -17,7 +17,8 @@ use crate::{
 
 /// A loaded vision tower with the projection to the text model's hidden size.
 pub(crate) trait Tower {
-    /// Features `[tokens, hidden_size]` of an image that passes [`check`](Tower::check).
+    /// Features `[tokens, hidden_size]` of an image that passes [`check`](Tower::check); wider by
+    /// hidden_size for each of [`num_deep`](Tower::num_deep).
     fn forward(&self, image: &Image) -> Array;
 
     /// # Errors
@@ -26,6 +27,12 @@ pub(crate) trait Tower {
 
     /// Rows and columns of an image's tokens, in models whose positions have several axes.
     fn grid(&self, image: &Image) -> Option<[usize; 2]>;
+
+    /// Number of the text model's first layers after which further features are added to the residual
+    /// stream (Meng et al., "DeepStack", 2024).
+    fn num_deep(&self) -> usize {
+        0
+    }
 
     /// Bytes of activations for each token of an image, while the tower runs.
     fn token_bytes(&self) -> usize;

@@ -1,5 +1,6 @@
-//! The tower of Qwen3.5 and 3.6: a vision transformer with two-dimensional rotary positions over
-//! learned ones, whose output is merged two by two.
+//! The tower of Qwen3-VL, 3.5 and 3.6: a vision transformer with two-dimensional rotary positions
+//! over learned ones, whose output is merged two by two. Qwen3-VL merges the outputs of some earlier
+//! blocks too, for the first layers of the text model.
 //!
 //! Reference: transformers `qwen3_5`, `qwen3_vl`.
 
@@ -59,9 +60,10 @@ impl Config {
             self.out_hidden_size == hidden_size,
             format!("vision_config's out_hidden_size is {}, not hidden_size", self.out_hidden_size),
         )?;
+        let indices = &self.deepstack_visual_indexes;
         ensure_supported(
-            self.deepstack_visual_indexes.is_empty(),
-            "vision_config's deepstack_visual_indexes are not supported in this family",
+            indices.iter().all(|&index| index < self.depth) && indices.is_sorted_by(|a, b| a < b),
+            format!("vision_config's deepstack_visual_indexes are {indices:?}; they must be ascending blocks"),
         )
     }
 
@@ -81,13 +83,15 @@ pub(in crate::models) fn load(config: &Value, w: &Weights, hidden_size: i32) -> 
     c.check(config, hidden_size)?;
     let (hidden, patch) = (c.hidden_size, c.patch_size);
     let window = [c.temporal_patch_size, patch, patch];
-    let blocks = w.sub("blocks");
+    let (blocks, deep) = (w.sub("blocks"), w.sub("deepstack_merger_list"));
+    let num_deep = c.deepstack_visual_indexes.len();
     Ok(Box::new(VisionTower {
         patch_embed: w.sub("patch_embed").patch_conv("proj", hidden, c.in_channels, window)?,
         pos_embed: w.embedding("pos_embed", c.num_position_embeddings, hidden)?,
         table: OnceCell::new(),
         blocks: (0..c.depth).map(|i| Block::load(&c, &blocks.sub(i))).collect::<Result<_>>()?,
-        merger: Merger::load(&c, &w.sub("merger"))?,
+        merger: Merger::load(&c, &w.sub("merger"), false)?,
+        deep_mergers: (0..num_deep).map(|i| Merger::load(&c, &deep.sub(i), true)).collect::<Result<_>>()?,
         activations: w.activations("patch_embed.proj.weight")?,
         c,
     }))
@@ -101,6 +105,8 @@ struct VisionTower {
     table: OnceCell<Vec<f32>>,
     blocks: Vec<Block>,
     merger: Merger,
+    /// Of the blocks in `deepstack_visual_indexes`.
+    deep_mergers: Vec<Merger>,
     activations: Dtype,
 }
 
@@ -164,10 +170,18 @@ impl Tower for VisionTower {
         h = h + self.positions(tensor, &places).astype(self.activations);
         let positions: Vec<i32> = places.iter().flatten().map(|&axis| axis as i32).collect();
         let positions = Array::from_slice(&positions, &[places.len() as i32, 2]);
-        for block in &self.blocks {
+        let mut deep = vec![];
+        for (i, block) in self.blocks.iter().enumerate() {
             h = block.forward(&h, &positions);
+            let index = self.c.deepstack_visual_indexes.iter().position(|&index| index == i);
+            deep.extend(index.map(|index| self.deep_mergers[index].forward(&h)));
         }
-        self.merger.forward(&h)
+        let features = self.merger.forward(&h);
+        if deep.is_empty() { features } else { Array::concatenate([&features].into_iter().chain(&deep), 1) }
+    }
+
+    fn num_deep(&self) -> usize {
+        self.deep_mergers.len()
     }
 
     fn check(&self, image: &Image) -> std::result::Result<(), String> {
@@ -263,6 +277,8 @@ fn rope(head_dim: i32) -> Rope {
 /// Patches that are merged, one after the other, to one feature.
 struct Merger {
     norm: LayerNorm,
+    /// Whether the norm is over merged patches, not over each.
+    merges_first: bool,
     /// Numbers of the merged patches.
     inputs: i32,
     linear_fc1: Linear,
@@ -270,10 +286,11 @@ struct Merger {
 }
 
 impl Merger {
-    fn load(c: &Config, w: &Weights) -> Result<Merger> {
+    fn load(c: &Config, w: &Weights, merges_first: bool) -> Result<Merger> {
         let merged = c.hidden_size * c.spatial_merge_size * c.spatial_merge_size;
         Ok(Merger {
-            norm: w.layer_norm("norm", c.hidden_size, EPS)?,
+            norm: w.layer_norm("norm", if merges_first { merged } else { c.hidden_size }, EPS)?,
+            merges_first,
             inputs: merged,
             linear_fc1: w.linear_with("linear_fc1", merged, merged, true)?,
             linear_fc2: w.linear_with("linear_fc2", c.out_hidden_size, merged, true)?,
@@ -281,7 +298,11 @@ impl Merger {
     }
 
     fn forward(&self, h: &Array) -> Array {
-        let merged = self.norm.forward(h).reshape(&[-1, self.inputs]);
+        let merge = |x: &Array| x.reshape(&[-1, self.inputs]);
+        let merged = match self.merges_first {
+            true => self.norm.forward(&merge(h)),
+            false => merge(&self.norm.forward(h)),
+        };
         self.linear_fc2.forward(&gelu(&self.linear_fc1.forward(&merged), Gelu::Exact))
     }
 }
