@@ -36,19 +36,39 @@ TOWERS = {}
 
 
 def tower(name, base, grids, dtype="BF16", seed=1, **changes):
-    """A golden of the text model `base` with another tower; `grids` are the images' rows and columns of patches."""
-    config = with_dtype(merged(GOLDENS[base]["config"], changes), TORCH_NAMES[dtype])
+    """A golden of the config `base` with these changes; `grids` are the images' rows and columns of patches."""
+    config = with_dtype(merged(base, changes), TORCH_NAMES[dtype])
     TOWERS[name] = dict(config=config, seed=seed, dtype=dtype, shards=1, grids=grids)
 
 
-QWEN = dict(GOLDENS["qwen3_5-a"]["config"]["vision_config"], depth=3)
+def published(name):
+    return GOLDENS[name]["config"]
+
+
+QWEN = dict(published("qwen3_5-a")["vision_config"], depth=3)
 GRIDS = [(4, 6), (6, 4), (2, 2), (10, 8)]
 
-tower("qwen3_5", "qwen3_5-a", GRIDS, vision_config=QWEN)
-tower("qwen3_5-odd", "qwen3_5-odd", GRIDS, dtype="F32", seed=41, vision_config=dict(
+tower("qwen3_5", published("qwen3_5-a"), GRIDS, vision_config=QWEN)
+tower("qwen3_5-odd", published("qwen3_5-odd"), GRIDS, dtype="F32", seed=41, vision_config=dict(
     QWEN, hidden_size=48, num_heads=3, intermediate_size=40, num_position_embeddings=25, out_hidden_size=72,
     patch_size=6))
-tower("qwen3_5_moe", "qwen3_5_moe-a", GRIDS, seed=81, vision_config=dict(QWEN, model_type="qwen3_5_moe"))
+tower("qwen3_5_moe", published("qwen3_5_moe-a"), GRIDS, seed=81, vision_config=dict(QWEN, model_type="qwen3_5_moe"))
+
+# Features of earlier blocks go to the first layers of the text model.
+QWEN3_VL = dict(
+    architectures=["Qwen3VLForConditionalGeneration"], image_token_id=252, model_type="qwen3_vl",
+    text_config=merged(published("qwen3-a"), dict(
+        architectures=..., transformers_version=..., model_type="qwen3_vl_text",
+        rope_scaling=dict(mrope_interleaved=True, mrope_section=[6, 5, 5], rope_type="default"))),
+    tie_word_embeddings=True, video_token_id=253, vision_end_token_id=254, vision_start_token_id=251,
+    vision_config=dict(QWEN, model_type="qwen3_vl", depth=4, deepstack_visual_indexes=[0, 2]))
+tower("qwen3_vl", QWEN3_VL, GRIDS, seed=121)
+tower("qwen3_vl_moe", QWEN3_VL, GRIDS, seed=161, architectures=["Qwen3VLMoeForConditionalGeneration"],
+      model_type="qwen3_vl_moe", tie_word_embeddings=False,
+      text_config=merged(published("qwen3_moe-a"), dict(
+          architectures=..., transformers_version=..., model_type="qwen3_vl_moe_text",
+          rope_scaling=QWEN3_VL["text_config"]["rope_scaling"])),
+      vision_config=dict(QWEN3_VL["vision_config"], model_type="qwen3_vl_moe"))
 
 # Images of each prompt, by index, with text of this many tokens before each and after the last.
 PROMPTS = [([0], [3, 5]), ([3, 2, 1], [4, 7, 1, 9]), ([2, 2], [2, 30, 40])]
