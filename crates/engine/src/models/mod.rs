@@ -73,7 +73,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         model_types: &["llama", "mistral", "ministral3", "mistral3"],
         sanitize: llama::sanitize,
         rules: &[],
-        vision: false,
+        vision: true,
         load: llama::load,
     },
     Family { name: "qwen2", model_types: &["qwen2"], sanitize: plain_names, rules: &[], vision: false, load: qwen2::load },

@@ -2,13 +2,14 @@
 //! depend on that image alone, bit for bit.
 
 mod image_positions;
+mod pixtral;
 mod qwen3_vl;
 
 use mlx::Array;
 use serde_json::Value;
 
 pub(crate) use self::image_positions::ImagePositions;
-pub(super) use self::qwen3_vl::load as load_qwen3_vl;
+pub(super) use self::{pixtral::load as load_pixtral, qwen3_vl::load as load_qwen3_vl};
 use crate::{
     api::{Image, Vision},
     error::Result,
@@ -41,12 +42,25 @@ pub(crate) trait Tower {
 /// Canonical names of a tower's tensors begin with this.
 const PREFIX: &str = "visual";
 
-/// The canonical name of a tower's tensor, which the hub calls `model.visual.*` and MLX
-/// `vision_tower.*`; `None` for other tensors.
+/// The canonical name `visual.*` of a tower's tensor, which the hub calls `model.visual.*` or
+/// `vision_tower.*` and MLX `vision_tower.*` or `vision_tower.vision_model.*`; that of a projector's
+/// is `visual.projector.*`. `None` for other tensors.
 pub(super) fn canonical(name: &str) -> Option<String> {
     let bare = name.strip_prefix("model.").unwrap_or(name);
+    if let Some(rest) = bare.strip_prefix("multi_modal_projector.") {
+        return Some(format!("{PREFIX}.projector.{rest}"));
+    }
     let rest = ["visual.", "vision_tower."].iter().find_map(|prefix| bare.strip_prefix(prefix))?;
-    Some(format!("{PREFIX}.{rest}"))
+    Some(format!("{PREFIX}.{}", rest.strip_prefix("vision_model.").unwrap_or(rest)))
+}
+
+/// # Errors
+/// An image's positions are not as many as its features.
+fn check_tokens(image: &Image, tokens: usize) -> std::result::Result<(), String> {
+    match image.num_tokens() {
+        positions if positions == tokens => Ok(()),
+        positions => Err(format!("it has {tokens} features for {positions} prompt positions")),
+    }
 }
 
 /// What a model of this config.json's text part, with `tower` or without, does with images; `known`
