@@ -6,10 +6,10 @@
 
 Each folder gets config.json and golden.json: `seed`, `tensors` and `reference` as in record.py, and
 
-    images[]     patches: rows and columns; tokens; features: [token][hidden]. Values of the tensor of image i are those
-                 of the tensor `pixels.i` in tensors.py, uniform in [-1, 1)
-    cases[]      as in record.py, and images: the index of each image and its first position in the prompt; positions:
-                 [axis][token], and delta, where the model has them
+    images[]     rows and columns of the tensor, in patches or in pixels; features: [token][hidden]. Values of the tensor
+                 of image i are those of the tensor `pixels.i` in tensors.py, uniform in [-1, 1)
+    cases[]      as in record.py, and images: the index of each image and the runs of its positions in the prompt;
+                 positions: [axis][token], and delta, where the model has them
 """
 
 import json
@@ -70,6 +70,10 @@ tower("qwen3_vl_moe", QWEN3_VL, GRIDS, seed=161, architectures=["Qwen3VLMoeForCo
           rope_scaling=QWEN3_VL["text_config"]["rope_scaling"])),
       vision_config=dict(QWEN3_VL["vision_config"], model_type="qwen3_vl_moe"))
 
+MISTRAL3 = published("mistral3")
+tower("mistral3", MISTRAL3, [(28, 56), (56, 28), (28, 28), (84, 112)], seed=201,
+      vision_config=dict(MISTRAL3["vision_config"], num_hidden_layers=3, image_size=140))
+
 # Images of each prompt, by index, with text of this many tokens before each and after the last.
 PROMPTS = [([0], [3, 5]), ([3, 2, 1], [4, 7, 1, 9]), ([2, 2], [2, 30, 40])]
 
@@ -109,7 +113,7 @@ def run_all(golden, recorded, config):
         (Path(checkpoint) / "config.json").write_text(config)
         tensors.write(recorded, checkpoint)
         model = Transformers(checkpoint, golden).model
-    pictures = [Picture(model, golden, recorded["seed"], index) for index in range(len(golden["grids"]))]
+    pictures = [kind(golden["config"])(model, golden, recorded["seed"], index) for index in range(len(golden["grids"]))]
     cases = []
     for prompt in PROMPTS:
         cases.append(run(model, golden["config"], pictures, prompt, recorded["seed"]))
@@ -119,50 +123,102 @@ def run_all(golden, recorded, config):
 
 
 class Picture:
-    """Random patches in place of an image."""
+    """Random numbers in place of an image."""
 
     def __init__(self, model, golden, seed, index):
-        vision = golden["config"]["vision_config"]
         self.rows, self.columns = golden["grids"][index]
-        width = vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2
-        spec = dict(dtype="F32", shape=[self.rows * self.columns, width], mean=0.0, spread=1.0)
+        config = golden["config"]
+        spec = dict(dtype="F32", shape=self.shape(config["vision_config"]), mean=0.0, spread=1.0)
         self.pixels = tensors.values(f"pixels.{index}", seed, spec)
-        self.grid = torch.tensor([[1, self.rows, self.columns]])
-        features = model.model.get_image_features(self.pixels, self.grid).pooler_output
-        self.features = torch.cat(list(features))
-        self.tokens = self.features.shape[0]
+        features = model.model.get_image_features(**self.inputs([self])).pooler_output
+        self.features = torch.cat(list(features)).reshape(-1, config["text_config"]["hidden_size"])
+        self.ids = self.expansion(self.features.shape[0], config)
 
     def described(self):
-        return dict(rows=self.rows, columns=self.columns, tokens=self.tokens,
-                    features=[rounded(row) for row in self.features])
+        return dict(rows=self.rows, columns=self.columns, features=[rounded(row) for row in self.features])
+
+
+class QwenPicture(Picture):
+    """Patches, and positions with axes."""
+
+    def shape(self, vision):
+        width = vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2
+        return [self.rows * self.columns, width]
+
+    def expansion(self, tokens, config):
+        return [config["vision_start_token_id"]] + [IMAGE] * tokens + [config["vision_end_token_id"]]
+
+    @staticmethod
+    def inputs(pictures):
+        grids = torch.tensor([[1, picture.rows, picture.columns] for picture in pictures])
+        return dict(pixel_values=torch.cat([picture.pixels for picture in pictures]), image_grid_thw=grids)
+
+    @staticmethod
+    def placed(model, ids, images):
+        kinds = torch.tensor([[int(token == IMAGE) for token in ids]])
+        model.model.rope_deltas = None
+        positions, delta = model.model.get_rope_index(
+            torch.tensor([ids]), image_grid_thw=images["image_grid_thw"], mm_token_type_ids=kinds)
+        return dict(positions=positions[:, 0].tolist(), delta=int(delta.reshape(-1)[0])), dict(mm_token_type_ids=kinds)
+
+
+class PlanarPicture(Picture):
+    """Planes of pixels."""
+
+    def shape(self, vision):
+        return [3, self.rows, self.columns]
+
+    @staticmethod
+    def placed(model, ids, images):
+        return {}, {}
+
+
+class PixtralPicture(PlanarPicture):
+    """A break after each row."""
+
+    def expansion(self, tokens, config):
+        columns = self.columns // config["vision_config"]["patch_size"] // config["spatial_merge_size"]
+        rows = [[IMAGE] * columns + [BREAK] for _ in range(tokens // columns)]
+        return sum(rows, [])[:-1] + [END]
+
+    @staticmethod
+    def inputs(pictures):
+        sizes = [(picture.rows, picture.columns) for picture in pictures]
+        rows, columns = (max(size[side] for size in sizes) for side in (0, 1))
+        whole = torch.zeros(len(pictures), 3, rows, columns)
+        for padded, picture in zip(whole, pictures):
+            padded[:, :picture.rows, :picture.columns] = picture.pixels
+        return dict(pixel_values=whole, image_sizes=torch.tensor(sizes))
+
+
+IMAGE, BREAK, END = 252, 253, 254
+KINDS = {"mistral3": PixtralPicture}
+
+
+def kind(config):
+    return KINDS.get(config["model_type"], QwenPicture)
 
 
 def run(model, config, pictures, prompt, seed):
     indices, lengths = prompt
     random = np.random.default_rng([seed, *lengths])
-    ids, kinds, placed = [], [], []
+    ids, placed = [], []
     for at, length in enumerate(lengths):
-        text = random.integers(3, 250, length).tolist()
-        ids, kinds = ids + text, kinds + [0] * length
+        ids += random.integers(3, 250, length).tolist()
         if at < len(indices):
-            picture = pictures[indices[at]]
-            before, after = config["vision_start_token_id"], config["vision_end_token_id"]
-            placed.append([indices[at], len(ids) + 1])
-            ids += [before] + [config["image_token_id"]] * picture.tokens + [after]
-            kinds += [0] + [1] * picture.tokens + [0]
-    images = dict(pixel_values=torch.cat([pictures[i].pixels for i in indices]),
-                  image_grid_thw=torch.cat([pictures[i].grid for i in indices]))
-    positions, delta = model.model.get_rope_index(
-        torch.tensor([ids]), image_grid_thw=images["image_grid_thw"], mm_token_type_ids=torch.tensor([kinds]))
-    first = placed[0][1]
-    chosen = sorted({0, first + 1, first + pictures[indices[0]].tokens, len(ids) - 1})
-    case = dict(prompt_ids=ids, images=placed, positions=positions[:, 0].tolist(), delta=int(delta.reshape(-1)[0]),
-                logit_positions=chosen, logits=[], greedy_ids=[], greedy_margin=[], decode_logits={})
+            own = pictures[indices[at]].ids
+            placed.append([indices[at], runs(own, len(ids))])
+            ids += own
+    images = kind(config).inputs([pictures[i] for i in indices])
+    described, _ = kind(config).placed(model, ids, images)
+    first, last = placed[0][1][0][0], placed[0][1][-1][1]
+    chosen = sorted({0, first + 1, last, len(ids) - 1})
+    case = dict(prompt_ids=ids, images=placed, **described, logit_positions=chosen, logits=[], greedy_ids=[],
+                greedy_margin=[], decode_logits={})
     for step in range(STEPS + 1):
         whole = ids + case["greedy_ids"]
-        model.model.rope_deltas = None
-        out = model(input_ids=torch.tensor([whole]), mm_token_type_ids=torch.tensor([kinds + [0] * step]),
-                    use_cache=False, **images).logits[0].float().numpy()
+        _, more = kind(config).placed(model, whole, images)
+        out = model(input_ids=torch.tensor([whole]), use_cache=False, **images, **more).logits[0].float().numpy()
         if step == 0:
             case["logits"] = [rounded(out[p]) for p in chosen]
         if step in KEPT_STEPS:
@@ -172,6 +228,17 @@ def run(model, config, pictures, prompt, seed):
             case["greedy_ids"].append(int(out[-1].argmax()))
             case["greedy_margin"].append(round(float(best - second), 5))
     return case
+
+
+def runs(ids, start):
+    """First positions and ends of the runs of image tokens in `ids`, which begin at `start`."""
+    found = []
+    for at, token in enumerate(ids, start):
+        if token == IMAGE and found and found[-1][1] == at:
+            found[-1][1] += 1
+        elif token == IMAGE:
+            found.append([at, at + 1])
+    return found
 
 
 def sound(case):
