@@ -26,6 +26,8 @@ struct Row<'a> {
     span: Range<i32>,
     num_draft: i32,
     caches: &'a mut [Cache],
+    /// Images, from the row's first token on.
+    images: Vec<Range<i32>>,
 }
 
 /// A step: `tokens` in all, rows in order.
@@ -51,7 +53,7 @@ impl<'a> Batch<'a> {
         for BatchRow { num_tokens, num_draft, num_computed, caches } in rows {
             let start = positions.len() as i32;
             positions.extend(num_computed as i32..(num_computed + num_tokens) as i32);
-            placed.push(Row { span: start..positions.len() as i32, num_draft: num_draft as i32, caches });
+            placed.push(Row { span: start..positions.len() as i32, num_draft: num_draft as i32, caches, images: vec![] });
         }
         let positions = Array::from_slice(&positions, &[positions.len() as i32]);
         Batch {
@@ -68,6 +70,11 @@ impl<'a> Batch<'a> {
     pub(crate) fn set_positions(&mut self, positions: &[[i32; 3]]) {
         assert_eq!(positions.len() as i32, self.positions.dim(0), "a position of each token");
         self.positions = Array::from_slice(positions.as_flattened(), &[positions.len() as i32, 3]);
+    }
+
+    /// Says which of each row's tokens are images.
+    pub(crate) fn set_images(&mut self, images: Vec<Vec<Range<i32>>>) {
+        self.rows.iter_mut().zip(images).for_each(|(row, images)| row.images = images);
     }
 
     /// Replaces embeddings from token `at` by features `[tokens, hidden_size]`; in ascending order.
@@ -158,9 +165,11 @@ impl<'a> Batch<'a> {
     /// head_dim]`.
     #[track_caller]
     pub(crate) fn attend_heads(&mut self, layer: usize, qkv: [&Array; 3], heads: &CoreAttention) -> Array {
-        let rows = self.rows.iter_mut();
-        let mut rows: Vec<KvRow> =
-            rows.map(|row| row.caches[layer].as_kv().row(row.span.len() as i32)).collect();
+        let row = |row: &'_ mut Row| -> KvRow<'_> {
+            let images = if heads.images_together() { &row.images[..] } else { &[] };
+            KvRow { images, ..row.caches[layer].as_kv().row(row.span.len() as i32) }
+        };
+        let mut rows: Vec<KvRow> = self.rows.iter_mut().map(row).collect();
         heads.forward(qkv, &self.positions, &mut rows)
     }
 

@@ -113,7 +113,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         model_types: &["gemma3", "gemma3_text"],
         sanitize: gemma3::sanitize,
         rules: &[],
-        vision: false,
+        vision: true,
         load: gemma3::load,
     },
     Family {

@@ -33,6 +33,12 @@ impl Weights {
         self.layer(Matrix::Dense(values), self.bias(name, outputs, bias)?)
     }
 
+    /// A linear layer without bias from a tensor `[inputs, outputs]`.
+    pub(crate) fn transposed(&self, name: &str, outputs: i32, inputs: i32) -> Result<Linear> {
+        let values = self.cast(self.float_tensor(name, &[inputs, outputs])?).transpose(&[1, 0]);
+        self.layer(Matrix::Dense(self.materialized(values.contiguous())?), None)
+    }
+
     /// A gated feed-forward block: `gate_proj`, `up_proj` and `down_proj`, without biases.
     pub(crate) fn mlp(&self, hidden: i32, intermediate: i32, activation: Activation) -> Result<Mlp> {
         self.mlp_with(hidden, intermediate, activation, false)

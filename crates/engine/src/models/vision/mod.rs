@@ -3,13 +3,17 @@
 
 mod image_positions;
 mod pixtral;
+mod planes;
 mod qwen3_vl;
+mod siglip;
 
 use mlx::Array;
 use serde_json::Value;
 
 pub(crate) use self::image_positions::ImagePositions;
-pub(super) use self::{pixtral::load as load_pixtral, qwen3_vl::load as load_qwen3_vl};
+pub(super) use self::{
+    pixtral::load as load_pixtral, qwen3_vl::load as load_qwen3_vl, siglip::load as load_siglip,
+};
 use crate::{
     api::{Image, Vision},
     error::Result,

@@ -8,7 +8,7 @@ use nn::{Activation, CoreAttention, Gelu, Linear, Mlp, Residual, RmsNorm, Rope, 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Tower;
+use super::{Tower, planes};
 use crate::{
     api::{Image, ImageTensor},
     error::Result,
@@ -106,22 +106,6 @@ impl PixtralTower {
     fn grid_of(&self, tensor: &ImageTensor) -> [usize; 2] {
         [tensor.rows, tensor.columns].map(|side| side / self.c.patch_size as usize)
     }
-
-    /// Planes `[channels, rows, columns]` as patches `[patches, channels * patch * patch]`.
-    fn patches(&self, tensor: &ImageTensor) -> Array {
-        let (patch, channels) = (self.c.patch_size as usize, self.c.num_channels as usize);
-        let [rows, columns] = self.grid_of(tensor);
-        let width = tensor.columns;
-        let mut values = Vec::with_capacity(tensor.values.len());
-        for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
-            for plane in tensor.values.chunks_exact(tensor.rows * width).take(channels) {
-                for y in row * patch..(row + 1) * patch {
-                    values.extend_from_slice(&plane[y * width + column * patch..][..patch]);
-                }
-            }
-        }
-        Array::from_slice(&values, &[(rows * columns) as i32, (channels * patch * patch) as i32])
-    }
 }
 
 impl Tower for PixtralTower {
@@ -131,7 +115,7 @@ impl Tower for PixtralTower {
         let places = (0..rows as i32).flat_map(|row| (0..columns as i32).flat_map(move |c| [row, c]));
         let places: Vec<i32> = places.collect();
         let positions = Array::from_slice(&places, &[(rows * columns) as i32, 2]);
-        let patches = self.patches(tensor).astype(self.activations);
+        let patches = planes::patches(tensor, self.c.num_channels, self.c.patch_size).astype(self.activations);
         let mut h = self.ln_pre.forward(&self.patch_conv.forward(&patches));
         for layer in &self.layers {
             h = layer.forward(&h, &positions);
@@ -140,22 +124,9 @@ impl Tower for PixtralTower {
     }
 
     fn check(&self, image: &Image) -> std::result::Result<(), String> {
-        let [tensor] = &image.tensors[..] else {
-            return Err(format!("it has {} tensors, and the model takes one", image.tensors.len()));
-        };
         let side = self.c.patch_size as usize * self.merge;
-        let ImageTensor { rows, columns, .. } = *tensor;
-        let pixels = rows.checked_mul(columns).and_then(|pixels| pixels.checked_mul(self.c.num_channels as usize));
-        let whole = rows > 0 && columns > 0 && rows.is_multiple_of(side) && columns.is_multiple_of(side);
-        if !whole || pixels != Some(tensor.values.len()) {
-            return Err(format!(
-                "its tensor has {} values for {rows} x {columns} pixels; the model takes {} for each, and sides that are \
-                 multiples of {side}",
-                tensor.values.len(),
-                self.c.num_channels
-            ));
-        }
-        super::check_tokens(image, rows / side * (columns / side))
+        let tensor = planes::single(image, self.c.num_channels, side)?;
+        super::check_tokens(image, tensor.rows / side * (tensor.columns / side))
     }
 
     fn grid(&self, _: &Image) -> Option<[usize; 2]> {

@@ -1,6 +1,6 @@
 //! Attention of one sequence.
 
-use kernels::AttentionShape;
+use kernels::{AttentionMask, AttentionShape};
 use mlx::{Array, Input, apply, apply_in_place};
 
 use super::values::{dispatch, dispatch_stored, like};
@@ -134,7 +134,7 @@ fn attention_shape(
         length: length as usize,
         capacity: keys.dim(1) as usize,
         window: window.map_or(usize::MAX, |window| window as usize),
-        both_ways: false,
+        mask: AttentionMask::Causal,
     }
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn attend_both_ways([q, k, v]: [&Array; 3], window: Option<i32>, scal
         length: tokens as usize,
         capacity: tokens as usize,
         window: window.map_or(usize::MAX, |window| window as usize),
-        both_ways: true,
+        mask: AttentionMask::BothWays,
     };
     // Keys and values as kernels read them, head by head; outputs only so that they are allocated.
     let by_head = |x: &Array| like(x, &[kv_heads, tokens, x.dim(2)]);
