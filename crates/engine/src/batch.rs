@@ -93,6 +93,15 @@ impl<'a> Batch<'a> {
         self.at_images(&h, |_, features| features.slice(1, 0, width).astype(h.dtype()))
     }
 
+    /// Token ids `[tokens]` with `id` in the places of images.
+    #[track_caller]
+    pub(crate) fn with_images_as(&self, tokens: &Array, id: u32) -> Array {
+        if self.features.is_empty() {
+            return tokens.clone();
+        }
+        self.at_images(tokens, |own, _| Array::from_slice(&vec![id; own.dim(0) as usize], own.shape()))
+    }
+
     /// The residual stream `h` `[tokens, hidden_size]` after layer `layer` with the further features
     /// of images for that layer, if there are any.
     #[track_caller]
@@ -105,7 +114,7 @@ impl<'a> Batch<'a> {
         self.at_images(&h, |own, features| own + features.slice(1, from, from + width).astype(h.dtype()))
     }
 
-    /// `h` `[tokens, width]` with other rows at images, given theirs and the features.
+    /// `h` `[tokens, ..]` with other rows at images, given theirs and the features.
     fn at_images(&self, h: &Array, replaced: impl Fn(&Array, &Array) -> Array) -> Array {
         let (mut parts, mut done) = (vec![], 0);
         for (at, features) in &self.features {
@@ -165,11 +174,8 @@ impl<'a> Batch<'a> {
     /// head_dim]`.
     #[track_caller]
     pub(crate) fn attend_heads(&mut self, layer: usize, qkv: [&Array; 3], heads: &CoreAttention) -> Array {
-        let row = |row: &'_ mut Row| -> KvRow<'_> {
-            let images = if heads.images_together() { &row.images[..] } else { &[] };
-            KvRow { images, ..row.caches[layer].as_kv().row(row.span.len() as i32) }
-        };
-        let mut rows: Vec<KvRow> = self.rows.iter_mut().map(row).collect();
+        let rows = self.rows.iter_mut();
+        let mut rows: Vec<KvRow> = rows.map(|row| row.kv(layer, heads.images_together())).collect();
         heads.forward(qkv, &self.positions, &mut rows)
     }
 
@@ -247,6 +253,32 @@ impl<'a> Batch<'a> {
     pub(crate) fn append_heads(&mut self, layer: usize, kv: [&Array; 2], heads: &CoreAttention) {
         let [k, v] = heads.keys_and_values(kv, &self.positions);
         self.append(layer, &k, &v);
+    }
+
+    /// Like [`attend`](Batch::attend), but tokens of an image attend to all of it.
+    #[track_caller]
+    pub(crate) fn attend_images(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        k: &Array,
+        v: &Array,
+        softmax: &Softmax,
+    ) -> Array {
+        self.per_row([q, k, v], |row, [q, k, v]| {
+            let kv = row.caches[layer].as_kv();
+            if row.images.is_empty() {
+                return kv.attend(&q, [&k, &v], softmax);
+            }
+            kv.append([&k, &v]);
+            kv.attend_images(&q, &row.images, softmax)
+        })
+    }
+
+    /// Like [`attend_over`](Batch::attend_over), but tokens of an image attend to all of it.
+    #[track_caller]
+    pub(crate) fn attend_images_over(&mut self, layer: usize, q: &Array, softmax: &Softmax) -> Array {
+        self.per_row([q], |row, [q]| row.caches[layer].as_kv().attend_images(&q, &row.images, softmax))
     }
 
     /// Attention over the keys and values that another layer appended in this step.
@@ -332,6 +364,12 @@ impl<'a> Batch<'a> {
 }
 
 impl Row<'_> {
+    /// With its images if they attend to all of themselves.
+    fn kv(&mut self, layer: usize, images_together: bool) -> KvRow<'_> {
+        let images = if images_together { &self.images[..] } else { &[] };
+        KvRow { images, ..self.caches[layer].as_kv().row(self.span.len() as i32) }
+    }
+
     fn delta(&mut self, layer: usize) -> DeltaRow<'_> {
         let past = self.caches[layer].as_recurrent();
         DeltaRow { tokens: self.span.len() as i32, num_draft: self.num_draft, state: past }

@@ -121,7 +121,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         model_types: &["gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"],
         sanitize: gemma4::sanitize,
         rules: &[],
-        vision: false,
+        vision: true,
         load: gemma4::load,
     },
     Family { name: "glm4", model_types: &["glm4"], sanitize: plain_names, rules: &[], vision: false, load: glm4::load },

@@ -1,6 +1,7 @@
 //! Vision towers: one file each. A tower computes the features of one image at a time, so that they
 //! depend on that image alone, bit for bit.
 
+mod gemma4;
 mod image_positions;
 mod pixtral;
 mod planes;
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 pub(crate) use self::image_positions::ImagePositions;
 pub(super) use self::{
-    pixtral::load as load_pixtral, qwen3_vl::load as load_qwen3_vl, siglip::load as load_siglip,
+    gemma4::load as load_gemma4, pixtral::load as load_pixtral, qwen3_vl::load as load_qwen3_vl, siglip::load as load_siglip,
 };
 use crate::{
     api::{Image, Vision},
@@ -51,7 +52,8 @@ const PREFIX: &str = "visual";
 /// is `visual.projector.*`. `None` for other tensors.
 pub(super) fn canonical(name: &str) -> Option<String> {
     let bare = name.strip_prefix("model.").unwrap_or(name);
-    if let Some(rest) = bare.strip_prefix("multi_modal_projector.") {
+    let projectors = ["multi_modal_projector.", "embed_vision."];
+    if let Some(rest) = projectors.iter().find_map(|prefix| bare.strip_prefix(prefix)) {
         return Some(format!("{PREFIX}.projector.{rest}"));
     }
     let rest = ["visual.", "vision_tower."].iter().find_map(|prefix| bare.strip_prefix(prefix))?;
@@ -78,8 +80,11 @@ pub(crate) fn support(config: &Value, tower: Option<&dyn Tower>, known: bool) ->
     }
 }
 
+/// Whether there is a tower; Gemma 4's unified models have none.
 fn has_config(config: &Value) -> bool {
-    config.get("vision_config").is_some_and(Value::is_object)
+    let Some(vision) = config.get("vision_config").filter(|vision| vision.is_object()) else { return false };
+    let kind = vision.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    !kind.contains("unified")
 }
 
 /// The tower that `load` reads from `visual.*`, given config.json's `vision_config`; `None` in
@@ -94,7 +99,8 @@ pub(super) fn load_tower(
 ) -> Result<Option<Box<dyn Tower>>> {
     let w = w.sub(PREFIX);
     match config.get("vision_config") {
-        Some(vision) if w.has_any() => load(vision, &w).map(Some),
+        // Some conversions keep the projector alone.
+        Some(vision) if w.has_other_than("projector") => load(vision, &w).map(Some),
         _ => {
             w.skip_all();
             Ok(None)

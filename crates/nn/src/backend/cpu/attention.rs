@@ -67,8 +67,31 @@ pub(crate) fn attend_cached(
     window: Option<i32>,
     softmax: &Softmax,
 ) -> Array {
-    let [keys, values] = [keys.filled(), values.filled()];
-    let shape = attention_shape(q, keys, values.dim(2), length, window);
+    attend_masked(q, [keys, values], length, window, AttentionMask::Causal, softmax)
+}
+
+#[track_caller]
+pub(crate) fn attend_together(
+    q: &Array,
+    buffers: [&KvBuffer; 2],
+    length: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    attend_masked(q, buffers, length, window, AttentionMask::Together, softmax)
+}
+
+#[track_caller]
+fn attend_masked(
+    q: &Array,
+    buffers: [&KvBuffer; 2],
+    length: i32,
+    window: Option<i32>,
+    mask: AttentionMask,
+    softmax: &Softmax,
+) -> Array {
+    let [keys, values] = buffers.map(KvBuffer::filled);
+    let shape = AttentionShape { mask, ..attention_shape(q, keys, values.dim(2), length, window) };
     let output = like(q, &[q.dim(0), q.dim(1), values.dim(2)]);
     let prepared = PreparedSoftmax::new(softmax);
     let inputs = with_sinks(&[keys, values, q], softmax);

@@ -68,6 +68,18 @@ pub(crate) fn attend_cached(
 }
 
 #[track_caller]
+pub(crate) fn attend_together(
+    q: &Array,
+    [keys, values]: [&KvBuffer; 2],
+    length: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    let [k, v] = [keys, values].map(|buffer| first_tokens(buffer, length));
+    masked_attention(q, &k, &v, window, Some(q.dim(0)), softmax)
+}
+
+#[track_caller]
 pub(crate) fn attend_latent(
     q: &Array,
     latent: &Array,
