@@ -74,6 +74,16 @@ MISTRAL3 = published("mistral3")
 tower("mistral3", MISTRAL3, [(28, 56), (56, 28), (28, 28), (84, 112)], seed=201,
       vision_config=dict(MISTRAL3["vision_config"], num_hidden_layers=3, image_size=140))
 
+GEMMA3 = published("gemma3-a")
+tower("gemma3", GEMMA3, [(16, 16)] * 4, seed=241, vision_config=dict(GEMMA3["vision_config"], num_hidden_layers=3))
+
+GEMMA4 = published("gemma4-a")
+tower("gemma4", GEMMA4, [(4, 6), (6, 4), (2, 2), (10, 8)], seed=281,
+      vision_config=dict(GEMMA4["vision_config"], num_hidden_layers=3))
+tower("gemma4-vision", GEMMA4, [(4, 6), (6, 4), (2, 2), (10, 8)], seed=321,
+      text_config=dict(use_bidirectional_attention="vision"),
+      vision_config=dict(GEMMA4["vision_config"], num_hidden_layers=3, standardize=True))
+
 # Images of each prompt, by index, with text of this many tokens before each and after the last.
 PROMPTS = [([0], [3, 5]), ([3, 2, 1], [4, 7, 1, 9]), ([2, 2], [2, 30, 40])]
 
@@ -173,6 +183,46 @@ class PlanarPicture(Picture):
         return {}, {}
 
 
+class Gemma3Picture(PlanarPicture):
+    """One size."""
+
+    def expansion(self, tokens, config):
+        return [config["boi_token_index"]] + [IMAGE] * tokens + [config["eoi_token_index"]]
+
+    @staticmethod
+    def inputs(pictures):
+        return dict(pixel_values=torch.stack([picture.pixels for picture in pictures]))
+
+    @staticmethod
+    def placed(model, ids, images):
+        return {}, dict(token_type_ids=torch.tensor([[int(token == IMAGE) for token in ids]]))
+
+
+class Gemma4Picture(Picture):
+    """Patches row by row, padded to the same number."""
+
+    def shape(self, vision):
+        return [self.rows * self.columns, 3 * vision["patch_size"] ** 2]
+
+    def expansion(self, tokens, config):
+        return [config["boi_token_id"]] + [IMAGE] * tokens + [config["eoi_token_id"]]
+
+    @staticmethod
+    def inputs(pictures):
+        most = max(picture.rows * picture.columns for picture in pictures)
+        pixels = torch.zeros(len(pictures), most, pictures[0].pixels.shape[1])
+        places = torch.full((len(pictures), most, 2), -1)
+        for own, place, picture in zip(pixels, places, pictures):
+            count = picture.rows * picture.columns
+            own[:count] = picture.pixels
+            place[:count] = torch.tensor([[x, y] for y in range(picture.rows) for x in range(picture.columns)])
+        return dict(pixel_values=pixels, image_position_ids=places)
+
+    @staticmethod
+    def placed(model, ids, images):
+        return {}, dict(mm_token_type_ids=torch.tensor([[int(token == IMAGE) for token in ids]]))
+
+
 class PixtralPicture(PlanarPicture):
     """A break after each row."""
 
@@ -192,7 +242,7 @@ class PixtralPicture(PlanarPicture):
 
 
 IMAGE, BREAK, END = 252, 253, 254
-KINDS = {"mistral3": PixtralPicture}
+KINDS = {"mistral3": PixtralPicture, "gemma3": Gemma3Picture, "gemma4": Gemma4Picture}
 
 
 def kind(config):

@@ -63,6 +63,8 @@ enum Input {
     Patches(usize),
     /// Planes of pixels, of which squares with this side become a token; rows end with a break.
     Planes(usize),
+    /// Planes of this side, and this many tokens.
+    Square(usize, usize),
 }
 
 pub(crate) fn names() -> Vec<String> {
@@ -85,6 +87,10 @@ impl Recorded {
         let number = |key: &str| vision[key].as_u64().expect("a number") as usize;
         let input = match config["model_type"].as_str() {
             Some("mistral3") => Input::Planes(2 * number("patch_size")),
+            Some("gemma3") => {
+                Input::Square(number("image_size"), config["mm_tokens_per_image"].as_u64().expect("a number") as usize)
+            }
+            Some("gemma4") => Input::Patches(3 * number("patch_size").pow(2)),
             _ => {
                 let patch = number("in_channels") * number("temporal_patch_size") * number("patch_size").pow(2);
                 Input::Patches(patch)
@@ -103,6 +109,7 @@ impl Recorded {
     fn expansion(&self, [rows, columns]: [usize; 2]) -> Vec<u32> {
         match self.input {
             Input::Patches(_) => vec![IMAGE_TOKEN; rows * columns],
+            Input::Square(_, tokens) => vec![IMAGE_TOKEN; tokens],
             Input::Planes(_) => {
                 let row = [vec![IMAGE_TOKEN; columns], vec![BREAK_TOKEN]].concat();
                 row.repeat(rows)[..rows * (columns + 1) - 1].to_vec()
@@ -114,7 +121,7 @@ impl Recorded {
     fn picture(&self, name: &str, [rows, columns]: [usize; 2], positions: Vec<Range<usize>>) -> Image {
         let shape = match self.input {
             Input::Patches(values) => vec![rows * columns, values],
-            Input::Planes(_) => vec![3, rows, columns],
+            Input::Planes(_) | Input::Square(..) => vec![3, rows, columns],
         };
         let spec = json!({"dtype": "F32", "shape": shape, "mean": 0.0, "spread": 1.0});
         let bytes = checkpoint::values(name, self.towers.seed, &spec);
@@ -152,13 +159,14 @@ impl Recorded {
             // Few pictures, so that they come again; also two of one size in the same place.
             let grid = random.choose(&[[1, 1], [2, 3], [2, 3], [4, 4], [1, 10]]);
             let name = format!("pixels.{}.{}.{}", random.below(3), grid[0], grid[1]);
-            let side = match self.input {
-                Input::Patches(_) => 2,
-                Input::Planes(side) => side,
+            let sides = match self.input {
+                Input::Patches(_) => grid.map(|tokens| 2 * tokens),
+                Input::Planes(side) => grid.map(|tokens| side * tokens),
+                Input::Square(side, _) => [side; 2],
             };
             let start = prompt.len();
             prompt.extend(self.expansion(grid));
-            images.push(self.picture(&name, grid.map(|tokens| side * tokens), runs(&prompt, start)));
+            images.push(self.picture(&name, sides, runs(&prompt, start)));
         }
         let tail = random.below(20) + 1;
         prompt.extend(random.tokens(tail));
