@@ -148,6 +148,8 @@ impl Default for Metrics {
             queued_steps: counter(),
             failed_steps: counter(),
             preemptions: counter(),
+            images_computed: counter(),
+            images_reused: counter(),
             step_rows: counter(),
             step_tokens: counter(),
             step_time: counter(),

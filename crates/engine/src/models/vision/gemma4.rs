@@ -166,9 +166,13 @@ struct ClippedLinear {
 impl ClippedLinear {
     fn load(c: &Config, w: &Weights, outputs: i32, inputs: i32) -> Result<ClippedLinear> {
         let limit = |name| w.float_tensor(name, &[1]);
-        let limits =
-            || Ok([limit("input_min")?, limit("input_max")?, limit("output_min")?, limit("output_max")?]);
-        let limits = if c.use_clipped_linears { Some(limits()?) } else { None };
+        let limits = match c.use_clipped_linears {
+            true => {
+                let [input_min, input_max] = [limit("input_min")?, limit("input_max")?];
+                Some([input_min, input_max, limit("output_min")?, limit("output_max")?])
+            }
+            false => None,
+        };
         Ok(ClippedLinear { linear: w.linear("linear", outputs, inputs)?, limits })
     }
 
