@@ -71,7 +71,7 @@ tower("qwen3_vl_moe", QWEN3_VL, GRIDS, seed=161, architectures=["Qwen3VLMoeForCo
       vision_config=dict(QWEN3_VL["vision_config"], model_type="qwen3_vl_moe"))
 
 MISTRAL3 = published("mistral3")
-tower("mistral3", MISTRAL3, [(28, 56), (56, 28), (28, 28), (84, 112)], seed=201,
+tower("mistral3", MISTRAL3, [(28, 56), (56, 28), (28, 84), (84, 112)], seed=201,
       vision_config=dict(MISTRAL3["vision_config"], num_hidden_layers=3, image_size=140))
 
 GEMMA3 = published("gemma3-a")
