@@ -36,8 +36,8 @@ pub(crate) struct Batch<'a> {
     /// Position of every token in its own sequence, int32 `[tokens]`, or `[tokens, 3]` where images
     /// are placed in three axes.
     positions: Array,
-    /// Features of images, `[tokens, hidden_size]` or a multiple of that wide, and the first token whose embedding they
-    /// replace.
+    /// Features of images, `[tokens, hidden_size]` or a multiple of that wide, and the first token
+    /// whose embedding they replace.
     features: Vec<(i32, Array)>,
     /// Layers whose outputs are wanted, and the outputs so far.
     capture: Vec<usize>,
@@ -107,8 +107,8 @@ impl<'a> Batch<'a> {
         self.at_images(tokens, |own, _| Array::from_slice(&vec![id; own.dim(0) as usize], own.shape()))
     }
 
-    /// The residual stream `h` `[tokens, hidden_size]` after layer `layer` with the further features
-    /// of images for that layer, if there are any.
+    /// The residual stream `h` `[tokens, hidden_size]` after layer `layer` with the further
+    /// features of images for that layer, if there are any.
     #[track_caller]
     pub(crate) fn add_deep_features(&self, layer: usize, h: Array) -> Array {
         let width = h.dim(1);

@@ -23,6 +23,7 @@ mod row;
 pub(crate) mod run;
 mod schedule;
 pub mod scripted;
+mod seeing;
 pub(crate) mod sequence;
 mod sequence_draft;
 pub(crate) mod start;

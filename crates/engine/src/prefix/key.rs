@@ -2,7 +2,8 @@
 
 use crate::api::{CacheSalt, Image, Request};
 
-/// Tokens of a sequence, or what [stands for them](prompt_keys), with a salt. State stored under one salt is not found under another.
+/// Tokens of a sequence, or what [stands for them](prompt_keys), with a salt. State stored under
+/// one salt is not found under another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PrefixKey<'a> {
     pub salt: Option<CacheSalt>,

@@ -6,9 +6,9 @@ use super::Weights;
 use crate::error::Result;
 
 impl Weights {
-    /// A convolution, with a bias if `bias`, whose windows touch and do not overlap, as a linear layer of a
-    /// window's values `[channels, window..]`. Hubs store `[outputs, channels, window..]`, MLX
-    /// channels last.
+    /// A convolution, with a bias if `bias`, whose windows touch and do not overlap, as a linear
+    /// layer of a window's values `[channels, window..]`. Hubs store `[outputs, channels,
+    /// window..]`, MLX channels last.
     pub(crate) fn patch_conv<const N: usize>(
         &self,
         name: &str,

@@ -52,8 +52,8 @@ pub fn append_kv<T: Scalar, S: Scalar>(
     }
 }
 
-/// `out = softmax(q kᵀ * scale) v`, causal unless `shape.mask` says otherwise: query `t` is at position `p = length - tokens + t` and
-/// attends to keys up to `p`, the last `window` of them.
+/// `out = softmax(q kᵀ * scale) v`, causal unless `shape.mask` says otherwise: query `t` is at
+/// position `p = length - tokens + t` and attends to keys up to `p`, the last `window` of them.
 ///
 /// `q` `[tokens, heads, head_dim]`, `out` `[tokens, heads, value_dim]`; `k`
 /// `[kv_heads, capacity, head_dim]`, `v` `[kv_heads, capacity, value_dim]`. Query head `h` uses key

@@ -35,8 +35,8 @@ pub(crate) trait Tower {
     /// Rows and columns of an image's tokens, in models whose positions have several axes.
     fn grid(&self, image: &Image) -> Option<[usize; 2]>;
 
-    /// Number of the text model's first layers after which further features are added to the residual
-    /// stream (Meng et al., "DeepStack", 2024).
+    /// Number of the text model's first layers after which further features are added to the
+    /// residual stream (Meng et al., "DeepStack", 2024).
     fn num_deep(&self) -> usize {
         0
     }
@@ -49,8 +49,8 @@ pub(crate) trait Tower {
 const PREFIX: &str = "visual";
 
 /// The canonical name `visual.*` of a tower's tensor, which the hub calls `model.visual.*` or
-/// `vision_tower.*` and MLX `vision_tower.*` or `vision_tower.vision_model.*`; that of a projector's
-/// is `visual.projector.*`. `None` for other tensors.
+/// `vision_tower.*` and MLX `vision_tower.*` or `vision_tower.vision_model.*`; that of a
+/// projector's is `visual.projector.*`. `None` for other tensors.
 pub(super) fn canonical(name: &str) -> Option<String> {
     let bare = name.strip_prefix("model.").unwrap_or(name);
     let projectors = ["multi_modal_projector.", "embed_vision."];

@@ -1,6 +1,6 @@
 //! The tower of Qwen3-VL, 3.5 and 3.6: a vision transformer with two-dimensional rotary positions
-//! over learned ones, whose output is merged two by two. Qwen3-VL merges the outputs of some earlier
-//! blocks too, for the first layers of the text model.
+//! over learned ones, whose output is merged two by two. Qwen3-VL merges the outputs of some
+//! earlier blocks too, for the first layers of the text model.
 //!
 //! Reference: transformers `qwen3_5`, `qwen3_vl`.
 

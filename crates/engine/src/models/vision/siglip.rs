@@ -1,5 +1,5 @@
-//! The tower of Gemma 3: SigLIP, a transformer with learned positions for pictures of one size, whose
-//! output is averaged over squares of patches.
+//! The tower of Gemma 3: SigLIP, a transformer with learned positions for pictures of one size,
+//! whose output is averaged over squares of patches.
 //!
 //! Reference: transformers `siglip`, `gemma3`.
 
