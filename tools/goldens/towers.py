@@ -35,10 +35,10 @@ MAX_JSON = 150_000
 TOWERS = {}
 
 
-def tower(name, base, grids, dtype="BF16", seed=1, **changes):
+def tower(name, base, grids, dtype="BF16", seed=1, mtp=None, **changes):
     """A golden of the config `base` with these changes; `grids` are the images' rows and columns of patches."""
     config = with_dtype(merged(base, changes), TORCH_NAMES[dtype])
-    TOWERS[name] = dict(config=config, seed=seed, dtype=dtype, shards=1, grids=grids)
+    TOWERS[name] = dict(config=config, seed=seed, dtype=dtype, shards=1, grids=grids, mtp=mtp)
 
 
 def published(name):
@@ -48,7 +48,7 @@ def published(name):
 QWEN = dict(published("qwen3_5-a")["vision_config"], depth=3)
 GRIDS = [(4, 6), (6, 4), (2, 2), (10, 8)]
 
-tower("qwen3_5", published("qwen3_5-a"), GRIDS, vision_config=QWEN)
+tower("qwen3_5", published("qwen3_5-a"), GRIDS, mtp="fused", vision_config=QWEN)
 tower("qwen3_5-odd", published("qwen3_5-odd"), GRIDS, dtype="F32", seed=41, vision_config=dict(
     QWEN, hidden_size=48, num_heads=3, intermediate_size=40, num_position_embeddings=25, out_hidden_size=72,
     patch_size=6))

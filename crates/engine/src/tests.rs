@@ -6,6 +6,7 @@ pub(crate) mod checkpoint;
 mod constraints;
 mod real_configs;
 mod ticks;
+mod towers;
 
 use std::{
     cell::Cell,

@@ -62,8 +62,7 @@ pub fn attend_cached(
     on_backend!(attend_cached(q, [keys, values], length, window, softmax))
 }
 
-/// [`attend_cached`] in which the queries attend to all of one another, whatever the window: those
-/// of an image.
+/// [`attend_cached`] in which the queries, those of an image, attend to all after them too.
 #[track_caller]
 pub fn attend_together(
     q: &Array,

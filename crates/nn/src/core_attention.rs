@@ -33,7 +33,7 @@ pub struct KvRow<'a> {
     pub past: i32,
     /// Most keys a query sees, its own included.
     pub window: Option<i32>,
-    /// Runs of the row's tokens that attend to all of one another: images.
+    /// Runs of the row's tokens that attend to those after them too: images.
     pub images: &'a [Range<i32>],
     pub keys: &'a mut KvBuffer,
     pub values: &'a mut KvBuffer,
@@ -65,7 +65,7 @@ impl CoreAttention {
         CoreAttention { softmax, ..self }
     }
 
-    /// With tokens of an image attending to all of it, whatever the window.
+    /// With tokens of an image attending to those after them in it too.
     pub fn with_images_together(self) -> CoreAttention {
         CoreAttention { images_together: true, ..self }
     }

@@ -13,7 +13,7 @@ pub enum AttentionMask {
     Causal,
     /// Also those after its own.
     BothWays,
-    /// Those up to its own, and those of all queries of the call, whatever the window: an image.
+    /// Also those of all queries of the call, which are an image.
     Together,
 }
 
@@ -65,7 +65,7 @@ impl QueryTile<'_> {
         match mask {
             AttentionMask::Causal => (start, end),
             AttentionMask::BothWays => (start, length.min((end - 1).saturating_add(window))),
-            AttentionMask::Together => (start.min(length - tokens), length),
+            AttentionMask::Together => (start, length),
         }
     }
 

@@ -119,11 +119,10 @@ fn exact(s: AttentionShape, q: &[f64], k: &[f64], v: &[f64], softmax: Softmax) -
         let (t, h) = (i / s.heads, i % s.heads);
         let row = |j: usize| h / (s.heads / s.kv_heads) * s.capacity + j;
         let position = s.length - s.tokens + t;
-        let own = s.length - s.tokens..s.length;
         let sees = |j: &usize| match s.mask {
             AttentionMask::Causal => *j <= position && position - j < s.window,
             AttentionMask::BothWays => position.abs_diff(*j) < s.window,
-            AttentionMask::Together => own.contains(j) || (*j <= position && position - j < s.window),
+            AttentionMask::Together => *j >= position || position - j < s.window,
         };
         let visible: Vec<usize> = (0..s.length).filter(sees).map(row).collect();
         let weight = |row: &usize| {

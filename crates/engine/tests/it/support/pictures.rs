@@ -107,6 +107,13 @@ impl Recorded {
         self.picture(&format!("pixels.{index}"), [rows, columns], positions)
     }
 
+    /// Whether it has a multi-token prediction head.
+    pub(crate) fn has_mtp(&self) -> bool {
+        let bytes = std::fs::read(self.folder.path().join("model.safetensors")).expect("weights");
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
+        tensors.names().iter().any(|name| name.starts_with("mtp."))
+    }
+
     /// The tokens that stand for an image of these rows and columns of tokens.
     fn expansion(&self, [rows, columns]: [usize; 2]) -> Vec<u32> {
         match self.input {
