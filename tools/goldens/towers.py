@@ -63,12 +63,6 @@ QWEN3_VL = dict(
     tie_word_embeddings=True, video_token_id=253, vision_end_token_id=254, vision_start_token_id=251,
     vision_config=dict(QWEN, model_type="qwen3_vl", depth=4, deepstack_visual_indexes=[0, 2]))
 tower("qwen3_vl", QWEN3_VL, GRIDS, seed=121)
-tower("qwen3_vl_moe", QWEN3_VL, GRIDS, seed=161, architectures=["Qwen3VLMoeForConditionalGeneration"],
-      model_type="qwen3_vl_moe", tie_word_embeddings=False,
-      text_config=merged(published("qwen3_moe-a"), dict(
-          architectures=..., transformers_version=..., model_type="qwen3_vl_moe_text",
-          rope_scaling=QWEN3_VL["text_config"]["rope_scaling"])),
-      vision_config=dict(QWEN3_VL["vision_config"], model_type="qwen3_vl_moe"))
 
 MISTRAL3 = published("mistral3")
 tower("mistral3", MISTRAL3, [(28, 56), (56, 28), (28, 84), (84, 112)], seed=201,

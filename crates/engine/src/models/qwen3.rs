@@ -1,7 +1,7 @@
 //! Qwen 3 and Qwen3-VL: grouped-query attention with head norms; feed-forward blocks are dense or,
 //! in `qwen3_moe`, experts with a softmax router.
 //!
-//! Reference: transformers `qwen3`, `qwen3_moe`, `qwen3_vl`, `qwen3_vl_moe`.
+//! Reference: transformers `qwen3`, `qwen3_moe`, `qwen3_vl`.
 
 use mlx::Array;
 use nn::{Activation, Experts, Linear, Residual, RopePairs, Router};
@@ -17,11 +17,7 @@ use super::{
     names::{plain_names, text_names},
     vision,
 };
-use crate::{
-    error::Result,
-    models::rope::RopeParameters,
-    weights::{Rule, Transform, Weights},
-};
+use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
 
 #[derive(Deserialize)]
 struct Config {
@@ -63,20 +59,6 @@ pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
     }
     plain_names(config, &text_names(name)?.replace(".mlp.switch_mlp.", ".mlp.experts."))
 }
-
-/// Qwen3-VL's hub checkpoints store experts transposed, `[experts, inputs, outputs]`.
-pub(super) const LAYOUT: &[Rule] = &[
-    Rule::new(
-        ".mlp.experts.gate_up_proj",
-        &[
-            (".mlp.switch_mlp.gate_proj.weight", Transform::HalfOfColumns(0)),
-            (".mlp.switch_mlp.up_proj.weight", Transform::HalfOfColumns(1)),
-        ],
-    )
-    .of(&["qwen3_vl_moe_text"]),
-    Rule::new(".mlp.experts.down_proj", &[(".mlp.switch_mlp.down_proj.weight", Transform::Transposed)])
-        .of(&["qwen3_vl_moe_text"]),
-];
 
 pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };

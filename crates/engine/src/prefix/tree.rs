@@ -125,11 +125,10 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
         let Some(mut at) = root else { return found };
         while let Some(first) = tokens.get(found.known) {
             let Some(&child) = self.nodes[at].children.get(first) else {
-                let children = &self.nodes[at].children;
-                found.differs = !children.is_empty();
-                let rest = &tokens[found.known..];
+                let node = &self.nodes[at];
+                found.differs = !node.children.is_empty();
                 found.image_dropped =
-                    children.values().any(|&child| begins_with_other_image(&self.nodes[child].tokens, rest));
+                    self.continues_with_image(node, node.tokens.len(), &tokens[found.known..]);
                 break;
             };
             let node = &self.nodes[child];
@@ -148,12 +147,20 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
             if common < node.tokens.len() {
                 found.differs = found.known < tokens.len();
                 found.image_dropped =
-                    found.differs && begins_with_other_image(&node.tokens[common..], &tokens[found.known..]);
+                    found.differs && self.continues_with_image(node, common, &tokens[found.known..]);
                 break;
             }
             at = child;
         }
         found
+    }
+
+    /// Whether an image that is not in `tokens` soon follows the first `at` tokens of a node.
+    fn continues_with_image(&self, node: &Node<S, C>, at: usize, tokens: &[u32]) -> bool {
+        let own = &node.tokens[at..];
+        let children = node.children.values().map(|&child| &self.nodes[child].tokens[..]);
+        let mut branches = children.filter(|_| own.len() < IMAGE_INTRODUCTION);
+        begins_with_other_image(own, tokens) || branches.any(|branch| begins_with_other_image(branch, tokens))
     }
 
     /// The last position up to `limit` whose state is stored completely.
