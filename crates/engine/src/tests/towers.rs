@@ -58,6 +58,7 @@ fn fitting(golden: &Value, index: usize, tokens: usize, tower: &dyn models::Towe
 }
 
 fn check(name: &str) {
+    nn::set_precision(Precision::Float32);
     let (model, golden) = read(name);
     let tower = model.tower().expect("a tower");
     for (index, recorded) in golden["images"].as_array().expect("images").iter().enumerate() {
