@@ -18,15 +18,14 @@ const BREAK_TOKEN: u32 = 253;
 
 pub(crate) struct Towers {
     seed: u64,
-    pub images: Vec<Picture>,
+    images: Vec<Picture>,
     pub cases: Vec<PictureCase>,
 }
 
 #[derive(Deserialize)]
-pub(crate) struct Picture {
+struct Picture {
     rows: usize,
     columns: usize,
-    pub features: Vec<Vec<f32>>,
 }
 
 pub(crate) struct PictureCase {
