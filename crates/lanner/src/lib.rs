@@ -24,6 +24,8 @@ pub mod fuzzing;
 pub mod generate;
 mod grammar;
 pub mod hub;
+pub mod image;
+pub mod image_url;
 pub mod keep_alive;
 pub mod launch;
 pub mod loading;

@@ -48,8 +48,10 @@ pub fn run(model: &ModelConfig, config: RunConfig) -> Result<(), CommandError> {
 
 fn answer(model: &Model, prompt: RunInput, config: RunConfig, output: Output) -> Result<(), CommandError> {
     let prompt = prompt.encode(model)?;
+    let images = model.load_images(&prompt)?;
     let params = AnswerParams {
         overrides: &config.sampling,
+        images: &images,
         thinking: &ThinkingParams::default(),
         ignore_eos: config.ignore_eos,
         stop: config.stop,

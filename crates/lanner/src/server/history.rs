@@ -121,7 +121,7 @@ pub(super) async fn put(
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let (store, id) = (opened(&state)?, named(id)?);
-    let JsonBody { received: Received { bytes, charge }, client } = body?;
+    let JsonBody { received: Received { bytes, charge, .. }, client } = body?;
     let lane = charge.lane();
     let update: Update = preparation.run(lane, move || openai::parse(&bytes)).await?;
     let owner = owner(&client).to_owned();

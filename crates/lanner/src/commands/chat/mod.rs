@@ -118,8 +118,10 @@ impl Session<'_> {
         // From here on, also while the prompt is prepared, Ctrl-C only stops the answer.
         let interrupts = self.interruptible.then(|| self.interrupts()).transpose()?;
         let prompt = self.model.chat_prompt(&conversation::prompt_for(self.messages(), self.think))?;
+        let images = self.model.load_images(&prompt)?;
         let params = AnswerParams {
             overrides: &self.sampling,
+            images: &images,
             thinking: &ThinkingParams::default(),
             ignore_eos: false,
             stop: vec![],

@@ -61,6 +61,9 @@ pub struct CompletionTokensDetails {
 pub struct LannerUsage {
     pub cache: CacheUsage,
     pub speculation: SpeculationUsage,
+    /// Tokens of the prompt that stand for images; omitted without images.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub image_tokens: usize,
     /// Whether the answer thinks; omitted if the model cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<ThinkingUsage>,
@@ -181,6 +184,10 @@ impl Usage {
             draft_n_accepted: drafts.then_some(speculation.accepted),
         }
     }
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl LannerUsage {
