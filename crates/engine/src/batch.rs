@@ -31,8 +31,12 @@ struct Row<'a> {
 /// A step: `tokens` in all, rows in order.
 pub(crate) struct Batch<'a> {
     rows: Vec<Row<'a>>,
-    /// Position of every token in its own sequence, int32 `[tokens]`.
+    /// Position of every token in its own sequence, int32 `[tokens]`, or `[tokens, 3]` where images
+    /// are placed in three axes.
     positions: Array,
+    /// Features of images, `[tokens, hidden_size]` or a multiple of that wide, and the first token whose embedding they
+    /// replace.
+    features: Vec<(i32, Array)>,
     /// Layers whose outputs are wanted, and the outputs so far.
     capture: Vec<usize>,
     captured: Vec<(usize, Array)>,
@@ -50,7 +54,64 @@ impl<'a> Batch<'a> {
             placed.push(Row { span: start..positions.len() as i32, num_draft: num_draft as i32, caches });
         }
         let positions = Array::from_slice(&positions, &[positions.len() as i32]);
-        Batch { rows: placed, positions, capture: vec![], captured: vec![], skipped: vec![] }
+        Batch {
+            rows: placed,
+            positions,
+            features: vec![],
+            capture: vec![],
+            captured: vec![],
+            skipped: vec![],
+        }
+    }
+
+    /// Places the tokens, one after the other, by time, height and width.
+    pub(crate) fn set_positions(&mut self, positions: &[[i32; 3]]) {
+        assert_eq!(positions.len() as i32, self.positions.dim(0), "a position of each token");
+        self.positions = Array::from_slice(positions.as_flattened(), &[positions.len() as i32, 3]);
+    }
+
+    /// Replaces embeddings from token `at` by features `[tokens, hidden_size]`; in ascending order.
+    /// Wider ones have [more](Batch::add_deep_features).
+    pub(crate) fn place_features(&mut self, at: i32, features: Array) {
+        self.features.push((at, features));
+    }
+
+    /// Embeddings `h` `[tokens, hidden_size]` with features of images in their places.
+    #[track_caller]
+    pub(crate) fn splice(&self, h: Array) -> Array {
+        if self.features.is_empty() {
+            return h;
+        }
+        let width = h.dim(1);
+        self.at_images(&h, |_, features| features.slice(1, 0, width).astype(h.dtype()))
+    }
+
+    /// The residual stream `h` `[tokens, hidden_size]` after layer `layer` with the further features
+    /// of images for that layer, if there are any.
+    #[track_caller]
+    pub(crate) fn add_deep_features(&self, layer: usize, h: Array) -> Array {
+        let width = h.dim(1);
+        let from = (layer as i32 + 1) * width;
+        if self.features.iter().all(|(_, features)| features.dim(1) <= from) {
+            return h;
+        }
+        self.at_images(&h, |own, features| own + features.slice(1, from, from + width).astype(h.dtype()))
+    }
+
+    /// `h` `[tokens, width]` with other rows at images, given theirs and the features.
+    fn at_images(&self, h: &Array, replaced: impl Fn(&Array, &Array) -> Array) -> Array {
+        let (mut parts, mut done) = (vec![], 0);
+        for (at, features) in &self.features {
+            if *at > done {
+                parts.push(h.slice(0, done, *at));
+            }
+            done = at + features.dim(0);
+            parts.push(replaced(&h.slice(0, *at, done), features));
+        }
+        if done < h.dim(0) {
+            parts.push(h.slice(0, done, h.dim(0)));
+        }
+        Array::concatenate(&parts, 0)
     }
 
     /// Captures the residual stream after these layers.
@@ -81,7 +142,7 @@ impl<'a> Batch<'a> {
         std::mem::take(&mut self.captured)
     }
 
-    /// The position of every token in its own sequence, int32 `[tokens]`.
+    /// The position of every token in its own sequence, int32 `[tokens]`, or `[tokens, 3]`.
     pub(crate) fn positions(&self) -> &Array {
         &self.positions
     }

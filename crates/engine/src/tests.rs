@@ -127,6 +127,7 @@ fn info() -> ModelInfo {
         vocab_size: 320,
         context_length: 2048,
         is_encoder: false,
+        vision: crate::api::Vision::None,
         eos_ids: vec![],
         drafters: vec![],
         speculate: Speculate::Off,

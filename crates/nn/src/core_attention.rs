@@ -7,7 +7,7 @@ use mlx::{Array, Dtype};
 
 use crate::{
     KvBuffer, RmsNorm, Rope, Softmax,
-    backend::{cpu::PreparedAttention, cuda::DeviceAttention, mlx::attend_both_ways, on_backend},
+    backend::{cpu::PreparedAttention, cuda::DeviceAttention, on_backend},
     rope,
 };
 
@@ -69,7 +69,8 @@ impl CoreAttention {
 
     /// Appends each row's keys and values to its buffers, then attends with its queries over all of
     /// them: `q` `[tokens, heads * head_dim]`, twice as wide with gates; `k`, `v`
-    /// `[tokens, kv_heads * head_dim]`; `positions` int32 `[tokens]`. Returns
+    /// `[tokens, kv_heads * head_dim]`; `positions` int32 `[tokens]`, or
+    /// `[tokens, axes]` for a [`Rope`] with axes. Returns
     /// `[tokens, heads * head_dim]`.
     ///
     /// On the CPU each row of the result depends on its own query and the keys before it alone, bit
@@ -89,7 +90,8 @@ impl CoreAttention {
         let q = self.qk_norm.as_ref().map_or_else(|| q.clone(), |[q_norm, _]| q_norm.forward(&q));
         let q = rope(&q, positions, &self.rope);
         let [k, v] = self.keys_and_values([k, v], positions);
-        attend_both_ways([&q, &k, &v], window, self.softmax.scale).reshape(&[-1, self.heads * self.head_dim])
+        let (scale, width) = (self.softmax.scale, self.heads * self.head_dim);
+        on_backend!(attend_both_ways([&q, &k, &v], window, scale)).reshape(&[-1, width])
     }
 
     /// Keys and values `[tokens, kv_heads, head_dim]` as attention caches them, from projections

@@ -19,7 +19,7 @@ pub enum MemoryClass {
     Drafters,
     /// A model that is being loaded.
     Loading,
-    /// State of past sequences: whatever the others leave.
+    /// State of past sequences, and features of images: whatever the others leave.
     PrefixCache,
 }
 

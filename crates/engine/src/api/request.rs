@@ -99,6 +99,12 @@ impl Request {
         self.wants_prompt_logits() || self.pooling == Some(Pooling::Mean)
     }
 
+    /// The start of the image that `position` lies inside; `position` if it is in none.
+    pub(crate) fn outside_images(&self, position: usize) -> usize {
+        let spans = self.images.iter().map(Image::span);
+        spans.filter(|span| span.start < position && position < span.end).map(|span| span.start).min().unwrap_or(position)
+    }
+
     /// Whether the deadline has passed at `now`.
     pub fn is_late(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)

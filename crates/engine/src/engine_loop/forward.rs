@@ -37,12 +37,14 @@ impl Forward {
         for rows in rows.chunk_by_mut(|(a, _), (b, _)| a.skipped_layers() == b.skipped_layers()) {
             let skipped = rows[0].0.skipped_layers().to_vec();
             let end = start + rows.iter().map(|(_, n)| *n as i32).sum::<i32>();
+            let images = StepImages::of(rows);
             let mut batch = Batch::new(rows.iter_mut().map(|(s, tokens)| BatchRow {
                 num_tokens: *tokens,
                 num_draft: s.num_rewindable(*tokens),
                 num_computed: s.progress.num_computed_tokens,
                 caches: &mut s.caches,
             }));
+            images.place(&mut batch);
             match skipped.is_empty() {
                 true => batch.capture(&hidden_capture.layers),
                 false => batch.skip_layers(&skipped),
@@ -56,6 +58,39 @@ impl Forward {
         }
         let hidden = if hidden.len() == 1 { hidden.remove(0) } else { Array::concatenate(&hidden, 0) };
         Forward { hidden, layers, cache_arrays }
+    }
+}
+
+/// Places of images in a step, in its order.
+struct StepImages {
+    /// Those of all tokens, if a row has images.
+    positions: Option<Vec<[i32; 3]>>,
+    features: Vec<(i32, Array)>,
+}
+
+impl StepImages {
+    fn of(rows: &[(&mut Sequence, usize)]) -> StepImages {
+        let (mut positions, mut features, mut start) = (vec![], vec![], 0);
+        let range = |s: &Sequence, n: usize| {
+            let computed = s.progress.num_computed_tokens;
+            computed..computed + n
+        };
+        let mut has_axes = false;
+        for (s, n) in rows {
+            let range = range(s, *n);
+            let own = s.images.features(&s.request.images, range.clone()).into_iter();
+            features.extend(own.map(|(at, own)| (start + (at - range.start) as i32, own)));
+            start += *n as i32;
+            let own = s.images.positions(range.clone());
+            has_axes |= own.is_some();
+            positions.extend(own.unwrap_or_else(|| range.map(|index| [index as i32; 3]).collect()));
+        }
+        StepImages { positions: has_axes.then_some(positions), features }
+    }
+
+    fn place(self, batch: &mut Batch) {
+        self.positions.iter().for_each(|positions| batch.set_positions(positions));
+        self.features.into_iter().for_each(|(at, features)| batch.place_features(at, features));
     }
 }
 

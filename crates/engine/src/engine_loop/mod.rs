@@ -10,6 +10,7 @@ mod finish;
 mod forward;
 pub(crate) mod handle;
 pub(crate) mod heartbeat;
+mod images;
 mod memory_admission;
 mod meter;
 mod phase;

@@ -73,7 +73,7 @@ impl EngineLoop {
                 Ok(true) => {
                     let mut sequence = self.ended.remove(0);
                     let copied = sequence.take_copied();
-                    copied.into_iter().for_each(|copied| self.store(&sequence.tokens, copied));
+                    copied.into_iter().for_each(|copied| self.store(sequence.keys(), copied));
                 }
                 Err(error) => {
                     tracing::warn!("the state of an ended sequence is not stored: {error}");
@@ -165,7 +165,7 @@ fn expected_snapshot(
     least: usize,
     prefix: &PrefixCache,
 ) -> Option<usize> {
-    let shared = shared.min(prefix.max_tokens());
+    let shared = other.request.outside_images(shared.min(prefix.max_tokens()));
     if shared < least {
         return None;
     }

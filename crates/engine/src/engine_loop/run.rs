@@ -8,7 +8,8 @@ use std::{
 };
 
 use super::{
-    deferred::Deferred, fault, handle::Message, heartbeat::Heartbeat, meter::CacheGauges, queue::Queue,
+    deferred::Deferred, fault, handle::Message, heartbeat::Heartbeat, images::FeatureCache,
+    meter::CacheGauges, queue::Queue,
     sequence::Sequence, step::Step, step_clock::StepClock, submission::Submission,
 };
 use crate::{
@@ -80,6 +81,7 @@ pub(crate) struct EngineLoop {
     reported_version: Option<u64>,
     /// Memory of the prefix cache, as other engines see it.
     pub cache_memory: Option<Reservation>,
+    pub features: FeatureCache,
     /// Takes turns with other engines.
     gate: GateMember,
 }
@@ -97,6 +99,7 @@ impl EngineLoop {
             cache_gauges: CacheGauges::new(options.metrics.clone()),
             reported_version: None,
             cache_memory: options.metrics.account.reserve(MemoryClass::PrefixCache, 0, None).ok(),
+            features: FeatureCache::new(&options.metrics.account),
             gate: options.gate.join(),
             model,
             info,
@@ -175,6 +178,7 @@ impl EngineLoop {
             self.collect_launched(&[]);
             self.attach_prefixes();
         }
+        self.see();
         self.running.iter_mut().for_each(Sequence::follow_constraint);
         self.draft();
         self.running.iter_mut().for_each(Sequence::order_masks);

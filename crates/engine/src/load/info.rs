@@ -10,7 +10,7 @@ use crate::{
         megabytes,
     },
     generation_config::GenerationConfig,
-    models::Model,
+    models::{self, Model},
     weights::Weights,
 };
 
@@ -34,6 +34,7 @@ pub(super) fn model_info(
         memory: memory(model, config, options, weights.loaded_bytes(), draft)?,
         context_length,
         is_encoder: model.is_bidirectional(),
+        vision: models::vision_support(config, model.tower()),
         eos_ids,
         drafters: vec![],
         speculate: options.speculate.clone(),

@@ -267,11 +267,11 @@ fn mlx_dtype(dtype: Dtype) -> mlx::Dtype {
 }
 
 /// Multimodal checkpoints keep a few of the text model's keys beside `text_config` instead of in
-/// it.
+/// it, and those of images.
 pub(crate) fn with_top_level_keys(text: &Value, config: &Value) -> Value {
     let mut merged = text.clone();
     if let (Some(merged), Some(config)) = (merged.as_object_mut(), config.as_object()) {
-        for key in ["tie_word_embeddings", "eos_token_id"] {
+        for key in ["tie_word_embeddings", "eos_token_id", "vision_config", "image_token_id", "image_token_index"] {
             let lacks = merged.get(key).is_none_or(Value::is_null);
             if let (true, Some(value)) = (lacks, config.get(key)) {
                 merged.insert(key.into(), value.clone());

@@ -48,6 +48,8 @@ pub(crate) enum Transform {
     Transposed,
     /// The first or second half of each matrix's rows, in a stack.
     Half(usize),
+    /// The first or second half of each matrix's rows in a stack that is stored transposed.
+    HalfOfColumns(usize),
     /// Every other row of each matrix in a stack that is stored transposed.
     AlternateColumns(usize),
     /// Every other element along the second axis.
@@ -290,6 +292,11 @@ impl Recipe {
             Half(i) => {
                 let count = self.half(1)?;
                 self.slice = Some(Slice { axis: 1, from: i * count, count, step: 1 });
+            }
+            HalfOfColumns(i) => {
+                let count = self.half(2)?;
+                self.slice = Some(Slice { axis: 2, from: i * count, count, step: 1 });
+                self.transposed = true;
             }
             AlternateColumns(i) => {
                 self.slice = Some(Slice { axis: 2, from: i, count: self.half(2)?, step: 2 });

@@ -15,7 +15,7 @@ mod tests;
 use std::{collections::BTreeSet, rc::Rc};
 
 use mlx::{Array, Dtype, load::Safetensors};
-use nn::{Embedding, Linear, Matrix, RmsNorm, StackedLinear};
+use nn::{Embedding, LayerNorm, Linear, Matrix, RmsNorm, StackedLinear};
 use serde_json::Value;
 
 pub use self::skip::Action;
@@ -97,6 +97,19 @@ impl Weights {
         self.store.tensors.contains_key(&self.path(name))
     }
 
+    /// Whether there is any tensor in this scope; never with random weights.
+    pub(crate) fn has_any(&self) -> bool {
+        self.store.tensors.keys().any(|path| path.starts_with(&self.prefix))
+    }
+
+    /// The type of activations: the one that the device computes in, or that of a tensor.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub(crate) fn activations(&self, name: &str) -> Result<Dtype> {
+        self.store.types.activations.map_or_else(|| Ok(self.find(name)?.dtype), Ok)
+    }
+
     /// Bytes of all tensors read so far, as stored.
     pub(crate) fn loaded_bytes(&self) -> usize {
         self.store.loaded.borrow().bytes
@@ -112,6 +125,12 @@ impl Weights {
         if let Some(tensor) = self.store.tensors.get(&self.path(name)) {
             tensor.used.set(true);
         }
+    }
+
+    /// Marks all tensors in this scope as not needed.
+    pub(crate) fn skip_all(&self) {
+        let own = self.store.tensors.iter().filter(|(path, _)| path.starts_with(&self.prefix));
+        own.for_each(|(_, tensor)| tensor.used.set(true));
     }
 
     /// Checks that no tensor is unused: a model that ignores one computes something else.
@@ -253,6 +272,12 @@ impl Weights {
     pub(crate) fn rms_norm(&self, name: &str, size: i32, eps: f32) -> Result<RmsNorm> {
         let weight = self.sub(name).float32("weight", &[size])?;
         Ok(RmsNorm::new(if self.norm_offset == 0.0 { weight } else { weight + self.norm_offset }, eps))
+    }
+
+    /// A layer norm `[size]` in float32.
+    pub(crate) fn layer_norm(&self, name: &str, size: i32, eps: f32) -> Result<LayerNorm> {
+        let w = self.sub(name);
+        Ok(LayerNorm::new(w.float32("weight", &[size])?, w.float32("bias", &[size])?, eps))
     }
 
     /// A depthwise convolution `[channels, width]`, stored in the hub's layout or MLX's.

@@ -25,6 +25,8 @@ pub(super) struct WeightStats {
     experts: usize,
     /// The multi-token prediction head, which plain decoding does not read.
     mtp: usize,
+    /// The vision tower, which steps do not read.
+    visual: usize,
 }
 
 impl WeightStats {
@@ -37,6 +39,7 @@ impl WeightStats {
         match &parts[..] {
             ["lm_head", ..] => self.head += bytes,
             ["mtp", ..] => self.mtp += bytes,
+            ["visual", ..] => self.visual += bytes,
             ["model", "embed_tokens", ..] => self.embedding += bytes,
             [.., part, _] if part.starts_with("embed_tokens") => self.tables += bytes,
             _ if parts.contains(&"experts") => self.experts += bytes,
@@ -69,7 +72,7 @@ impl WeightStats {
     fn reads(&self, config: &Value) -> Option<WeightReads> {
         // With a separate head the embedding is only read by rows.
         let looked_up = if self.head > 0 { self.embedding } else { 0 } + self.tables;
-        let every_step = self.total - looked_up - self.experts - self.mtp;
+        let every_step = self.total - looked_up - self.experts - self.mtp - self.visual;
         if self.experts == 0 {
             return Some(WeightReads { every_step, per_token: 0 });
         }
@@ -114,6 +117,8 @@ mod tests {
         check(&[layer, experts], json!({}), None);
         let head: (&str, &[i32]) = ("mtp.layers.0.mlp.experts.up_proj.weight", &[10, 4, 8]);
         check(&[layer, head], json!({}), Some([64, 0]));
+        let tower: (&str, &[i32]) = ("visual.blocks.0.attn.proj.weight", &[4, 8]);
+        check(&[layer, tower], json!({}), Some([64, 0]));
     }
 
     #[test]

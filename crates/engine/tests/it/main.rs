@@ -11,6 +11,7 @@ mod disk_bits;
 mod draft_model;
 mod embeddings;
 mod golden;
+mod images;
 mod kv_cache_dtype;
 mod prefix;
 mod prefix_small;

@@ -20,6 +20,8 @@ pub struct AttentionShape {
     pub capacity: usize,
     /// Most keys a query attends to, including its own; `usize::MAX` for all.
     pub window: usize,
+    /// Whether a query attends to keys after its own too, those fewer than `window` away.
+    pub both_ways: bool,
 }
 
 /// How scores become attention weights.
@@ -46,10 +48,11 @@ impl QueryTile<'_> {
     /// The keys that a row attends to.
     #[inline(always)]
     pub(super) fn visible(&self, row: usize) -> (usize, usize) {
-        let AttentionShape { tokens, heads, kv_heads, length, window, .. } = self.shape;
+        let AttentionShape { tokens, heads, kv_heads, length, window, both_ways, .. } = self.shape;
         let token = (self.first + row) / (heads / kv_heads);
         let end = length - tokens + token + 1;
-        (end.saturating_sub(window), end)
+        let last = if both_ways { length.min((end - 1).saturating_add(window)) } else { end };
+        (end.saturating_sub(window), last)
     }
 
     /// The part of `from..to` that a row attends to; `(from, from)` if empty.

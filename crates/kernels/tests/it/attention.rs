@@ -13,11 +13,11 @@ fn shapes() -> impl Strategy<Value = AttentionShape> {
     let dims =
         prop_oneof![(1usize..100, 1usize..100), (1usize..8, 1usize..8).prop_map(|(k, v)| (16 * k, 16 * v))];
     let window = prop::sample::select(vec![1, 2, 7, 16, 300, usize::MAX]);
-    (sizes, dims, window).prop_map(
-        |((tokens, past, room, kv_heads, group), (head_dim, value_dim), window)| {
+    (sizes, dims, window, any::<bool>()).prop_map(
+        |((tokens, past, room, kv_heads, group), (head_dim, value_dim), window, both_ways)| {
             let (heads, length) = (kv_heads * group, past + tokens);
             let capacity = length + room;
-            AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity, window }
+            AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity, window, both_ways }
         },
     )
 }
@@ -85,6 +85,13 @@ fn check<T: Float, S: Float>(
     let out = run(s, &q, &k, &v);
     close(&out, &exact(s, &wide(&q), &wide(&k), &wide(&v), softmax), 2e-5);
     for t in 0..s.tokens {
+        let (queries, row) = (s.heads * s.head_dim, s.heads * s.value_dim);
+        if s.both_ways {
+            // Without the queries before it, whose keys remain.
+            let fewer = run(AttentionShape { tokens: s.tokens - t, ..s }, &q[t * queries..], &k, &v);
+            assert_eq!(bits(&fewer[..row]), bits(&out[t * row..][..row]), "query {t} of {s:?}");
+            continue;
+        }
         // Alone, in a buffer without the blocks that this query does not attend to.
         let end = s.length - s.tokens + t + 1;
         let start = end.saturating_sub(s.window) / KEY_BLOCK * KEY_BLOCK;
@@ -92,9 +99,8 @@ fn check<T: Float, S: Float>(
             buffer.chunks(s.capacity * dim).flat_map(|head| head[start * dim..].to_vec()).collect()
         };
         let one = AttentionShape { tokens: 1, length: end - start, capacity: s.capacity - start, ..s };
-        let q = &q[t * s.heads * s.head_dim..][..s.heads * s.head_dim];
+        let q = &q[t * queries..][..queries];
         let alone = run(one, q, &slide(&k, s.head_dim), &slide(&v, s.value_dim));
-        let row = s.heads * s.value_dim;
         assert_eq!(bits(&alone), bits(&out[t * row..][..row]), "query {t} of {s:?}");
     }
 }
@@ -105,7 +111,8 @@ fn exact(s: AttentionShape, q: &[f64], k: &[f64], v: &[f64], softmax: Softmax) -
         let (t, h) = (i / s.heads, i % s.heads);
         let row = |j: usize| h / (s.heads / s.kv_heads) * s.capacity + j;
         let position = s.length - s.tokens + t;
-        let visible: Vec<usize> = (0..=position).filter(|j| position - j < s.window).map(row).collect();
+        let end = if s.both_ways { s.length } else { position + 1 };
+        let visible: Vec<usize> = (0..end).filter(|j| position.abs_diff(*j) < s.window).map(row).collect();
         let weight = |row: &usize| {
             let key = &k[row * s.head_dim..][..s.head_dim];
             let score = q.iter().zip(key).map(|(q, k)| q * k).sum::<f64>() * softmax.scale as f64;
@@ -132,6 +139,7 @@ fn attention_of_many_heads_per_key_head_is_row_invariant() {
         length: 300,
         capacity: 320,
         window: usize::MAX,
+        both_ways: false,
     };
     check::<f32, f32>(shape, (None, false), 5, true);
     check::<f32, f32>(shape, (Some(20.0), true), 6, false);
@@ -154,8 +162,10 @@ fn attention_of_many_tiles_is_row_invariant() {
             length,
             capacity: length,
             window,
+            both_ways: false,
         };
         check::<f32, f32>(shape, (None, true), 8, false);
+        check::<f32, f32>(AttentionShape { both_ways: true, ..shape }, (None, true), 8, false);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::{AttentionShape, RopePairs, with_scratch};
+use kernels::{AttentionShape, RopePairs, RopePositions, with_scratch};
 use mlx::{Array, Input, Output, apply_many};
 
 use super::{
@@ -19,6 +19,7 @@ pub(crate) struct PreparedAttention {
     kv_heads: usize,
     head_dim: usize,
     frequencies: Vec<f32>,
+    axes: Vec<u8>,
     pairs: RopePairs,
     rope_scale: f32,
     qk_norm: Option<[Arc<PreparedNorm>; 2]>,
@@ -84,9 +85,10 @@ fn group(
     }
     let stored = buffers.first().map_or(q.dtype(), Array::dtype);
     let prepared = attention.prepared();
+    let columns = position_columns(positions);
     let results = apply_many("attend_heads", &inputs, &outputs, &shared, move |inputs, outputs| {
         dispatch_stored!(inputs[QUERIES].dtype(), stored, [T, S] => {
-            prepared.run::<T, S>(&spans, inputs, outputs)
+            prepared.run::<T, S>(&spans, columns, inputs, outputs)
         })
     });
     let mut results = results.into_iter();
@@ -96,6 +98,11 @@ fn group(
         row.values.refill(results.next());
     }
     out
+}
+
+/// Positions of a token: 1, or one on each axis.
+fn position_columns(positions: &Array) -> usize {
+    if positions.ndim() == 2 { positions.dim(1) as usize } else { 1 }
 }
 
 impl RowSpan {
@@ -125,6 +132,7 @@ impl PreparedAttention {
             kv_heads: attention.kv_heads as usize,
             head_dim: attention.head_dim as usize,
             frequencies: attention.rope.frequencies.clone(),
+            axes: attention.rope.axes.clone(),
             pairs: attention.rope.pairs,
             rope_scale: attention.rope.scale,
             qk_norm: attention.qk_norm.as_ref().map(|[q, k]| [q.prepared(), k.prepared()]),
@@ -140,7 +148,7 @@ impl PreparedAttention {
         assert_eq!(q.shape(), shape(self.heads, self.query_stride()), "queries");
         assert_eq!(k.shape(), shape(self.kv_heads, self.head_dim), "keys");
         assert_eq!(v.shape(), k.shape(), "values");
-        assert_eq!(positions.shape(), [tokens], "positions");
+        assert_eq!(positions.dim(0), tokens, "positions");
         assert!(k.dtype() == q.dtype() && v.dtype() == q.dtype(), "queries, keys and values of one type");
     }
 
@@ -152,6 +160,7 @@ impl PreparedAttention {
     fn run<T: Activations, S: Activations>(
         &self,
         spans: &[RowSpan],
+        columns: usize,
         inputs: &[Input],
         outputs: &mut [Output],
     ) {
@@ -163,7 +172,7 @@ impl PreparedAttention {
         let part = |width: usize| tokens.start * width..tokens.end * width;
         let [q_norm, k_norm] = self.qk_norm.as_ref().map_or([None, None], |[q, k]| [Some(&**q), Some(&**k)]);
         let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let positions = &inputs[POSITIONS].values()[tokens.clone()];
+        let positions = &inputs[POSITIONS].values()[part(columns)];
         let stride = self.query_stride();
         let width = self.heads * stride;
         let (all_q, all_k) = (widened(&inputs[QUERIES]), widened(&inputs[KEYS]));
@@ -212,6 +221,7 @@ impl PreparedAttention {
         let (scale, dim) = (self.rope_scale, self.head_dim);
         let mut out = vec![T::default(); x.len() / stride * dim];
         let rope = |x: &[f32]| {
+            let positions = RopePositions { values: positions, axes: &self.axes };
             kernels::rope(x, positions, &self.frequencies, self.pairs, scale, &mut out, heads, dim)
         };
         if stride == dim {
@@ -238,6 +248,7 @@ impl PreparedAttention {
             length: row.past + row.tokens,
             capacity: row.capacity,
             window: row.window,
+            both_ways: false,
         }
     }
 }

@@ -7,6 +7,8 @@ mod conv;
 mod core_attention;
 mod delta_net;
 mod embedding;
+mod gelu;
+mod layer_norm;
 mod linear;
 mod mlp;
 mod moe;
@@ -23,6 +25,8 @@ pub(crate) use self::{
     core_attention::core_attention,
     delta_net::{delta_net, gated_delta},
     embedding::check_token_ids,
+    gelu::gelu,
+    layer_norm::layer_norm,
     linear::{grouped_linear, prepack, project, rows},
     mlp::{feed_forward, gated},
     moe::top_k,
