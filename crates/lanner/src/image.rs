@@ -3,8 +3,9 @@
 
 use std::sync::{Arc, LazyLock};
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
-use vision::{Detail, EncodedImage, Header, ImagePart, ImageSource, Limits, PartError};
+use vision::{Detail, EncodedImage, Format, Header, ImagePart, ImageSource, Limits, PartError};
 
 /// Most images of one conversation.
 pub const MAX_IMAGES: usize = 100;
@@ -61,6 +62,19 @@ impl ImageFile {
             Ok(header) => Ok(ImageFile { encoded, header, detail, field }),
             Err(error) => Err(ImageError { field, reason: error.to_string() }),
         }
+    }
+}
+
+impl ImageFile {
+    /// The file as a data URI.
+    pub fn data_uri(&self) -> String {
+        let kind = match self.header.format {
+            Format::Png => "png",
+            Format::Jpeg => "jpeg",
+            Format::WebP => "webp",
+            Format::Gif => "gif",
+        };
+        format!("data:image/{kind};base64,{}", BASE64_STANDARD.encode(&self.encoded.bytes))
     }
 }
 
@@ -148,6 +162,15 @@ impl Images {
         self.0.iter_mut()
     }
 
+    /// The data URI of the image that a part refers to.
+    pub fn data_uri(&self, part: &Value) -> Option<String> {
+        let index = part["index"].as_u64().and_then(|index| usize::try_from(index).ok())?;
+        match self.get(index)? {
+            Image::File(file) => Some(file.data_uri()),
+            Image::Url(_) => None,
+        }
+    }
+
     /// Bytes of the files.
     pub fn bytes(&self) -> usize {
         let files = self.0.iter().map(|image| match image {
@@ -156,19 +179,16 @@ impl Images {
         });
         files.sum()
     }
-
-    /// Removes the images from `len` on.
-    pub fn truncate(&mut self, len: usize) {
-        self.0.truncate(len);
-    }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A PNG of one pixel.
-    const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mP4z8AAAAMBAQD3A0FDAAAAAElFTkSuQmCC";
+    pub(crate) const PNG_BYTES: [u8; 69] = *include_bytes!("image/pixel.png");
+    /// The same in base64.
+    pub(crate) const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mP4z8AAAAMBAQD3A0FDAAAAAElFTkSuQmCC";
 
     #[test]
     fn part_refers_to_its_image() {

@@ -9,6 +9,7 @@
 //! assert!(Cli::try_parse_from(["lanner", "fly"]).is_err());
 //! ```
 
+pub mod attach;
 mod bench;
 mod builtin;
 mod cache_breakpoints;

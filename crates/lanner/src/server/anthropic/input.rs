@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn images_keep_their_places() {
-        let data = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mP4z8AAAAMBAQD3A0FDAAAAAElFTkSuQmCC";
+        let data = crate::image::tests::PNG;
         let image = json!({
             "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": data },
             "cache_control": { "type": "ephemeral" },

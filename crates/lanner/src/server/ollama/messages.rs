@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn images_come_before_the_text() {
-        let png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mP4z8AAAAMBAQD3A0FDAAAAAElFTkSuQmCC";
+        let png = crate::image::tests::PNG;
         let uri = format!("data:image/png;base64,{png}");
         let (messages, images) = openai_messages(vec![
             json!({ "role": "system", "content": "s", "images": [] }),

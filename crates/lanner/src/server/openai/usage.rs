@@ -260,6 +260,7 @@ pub fn source(source: CacheSource) -> &'static str {
 pub fn reason(reason: MissReason) -> &'static str {
     match reason {
         MissReason::Differs => "differs",
+        MissReason::ImageDropped => "image_dropped",
         MissReason::Evicted => "evicted",
         MissReason::TooLarge => "too_large",
         MissReason::NoSnapshot => "no_checkpoint",

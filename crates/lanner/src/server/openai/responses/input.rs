@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn images_keep_their_places() {
-        let data = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mP4z8AAAAMBAQD3A0FDAAAAAElFTkSuQmCC";
+        let data = crate::image::tests::PNG;
         let image = json!({ "type": "input_image", "image_url": format!("data:image/png;base64,{data}") });
         let text = |text: &str| json!({ "type": "input_text", "text": text });
         let part = |index: usize| json!({ "type": "image", "index": index });
