@@ -134,8 +134,8 @@ impl Model {
         let volatile_prefix = config.volatile_prefix;
         let (info, tokenizer) = (model.engine.info(), &model.tokenizer);
         let vision = Vision::open(&model.name, &location, info, tokenizer, config.max_image_tokens);
-        if let Err(NoVision::Config { .. }) = &vision {
-            vision.as_ref().err().into_iter().for_each(|error| say(format_args!("lanner: warning: {error}")));
+        if let Err(error @ NoVision::Config { .. }) = &vision {
+            say(format_args!("lanner: warning: {error}"));
         }
         let thinking = config.thinking.defaults(&location, &config.hub);
         Ok(Model {

@@ -1,6 +1,9 @@
 //! Image tokens of a prompt. A template prints one placeholder for an image; here each becomes the
 //! tokens that stand for its image. Placeholders in texts of the request stay text.
 
+#[cfg(test)]
+mod tests;
+
 use std::{borrow::Cow, ops::Range};
 
 use chat::Tokenizer;

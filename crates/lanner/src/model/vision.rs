@@ -61,15 +61,22 @@ impl Vision {
         tokenizer: &Tokenizer,
         max_tokens: u32,
     ) -> Result<Vision, NoVision> {
-        match info.vision {
+        let engine_token = match info.vision {
             engine::Vision::None => return Err(NoVision::TextModel(name.to_owned())),
             engine::Vision::Dropped => return Err(NoVision::Dropped(name.to_owned())),
-            engine::Vision::Tower { .. } => {}
-        }
+            engine::Vision::Tower { image_token_id } => image_token_id,
+        };
+        let refused = |reason| NoVision::Config { name: name.to_owned(), reason };
         let texts = model_files::processor_configs(location);
         let [preprocessor, processor] = texts.each_ref().map(Option::as_deref);
-        Vision::new(ConfigFiles { preprocessor, processor }, tokenizer, max_tokens)
-            .map_err(|reason| NoVision::Config { name: name.to_owned(), reason })
+        let vision = Vision::new(ConfigFiles { preprocessor, processor }, tokenizer, max_tokens);
+        let vision = vision.map_err(refused)?;
+        match vision.image_token_id {
+            token if token == engine_token => Ok(vision),
+            token => Err(refused(format!(
+                "its image token is {engine_token} by config.json and {token} by its tokenizer"
+            ))),
+        }
     }
 
     /// # Errors
