@@ -118,7 +118,7 @@ fn placeholders_become_the_tokens_of_their_family() {
                 "<|image_start|>{}{}<|img_thumbnail|>{}<|image_end|>",
                 tile("1"),
                 tile("2"),
-                "<image>".repeat(231)
+                "<image>".repeat(242)
             ),
         ],
     );
