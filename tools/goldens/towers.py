@@ -6,10 +6,10 @@
 
 Each folder gets config.json and golden.json: `seed`, `tensors` and `reference` as in record.py, and
 
-    images[]     patches: rows and columns; tokens; features: [token][hidden]. Values of the tensor of image i are those
-                 of the tensor `pixels.i` in tensors.py, uniform in [-1, 1)
-    cases[]      as in record.py, and images: the index of each image and its first position in the prompt; positions:
-                 [axis][token], and delta, where the model has them
+    images[]     rows and columns of the tensor, in patches or in pixels; features: [token][hidden]. Values of the tensor
+                 of image i are those of the tensor `pixels.i` in tensors.py, uniform in [-1, 1)
+    cases[]      as in record.py, and images: the index of each image and the runs of its positions in the prompt;
+                 positions: [axis][token], and delta, where the model has them
 """
 
 import json
@@ -36,19 +36,53 @@ TOWERS = {}
 
 
 def tower(name, base, grids, dtype="BF16", seed=1, **changes):
-    """A golden of the text model `base` with another tower; `grids` are the images' rows and columns of patches."""
-    config = with_dtype(merged(GOLDENS[base]["config"], changes), TORCH_NAMES[dtype])
+    """A golden of the config `base` with these changes; `grids` are the images' rows and columns of patches."""
+    config = with_dtype(merged(base, changes), TORCH_NAMES[dtype])
     TOWERS[name] = dict(config=config, seed=seed, dtype=dtype, shards=1, grids=grids)
 
 
-QWEN = dict(GOLDENS["qwen3_5-a"]["config"]["vision_config"], depth=3)
+def published(name):
+    return GOLDENS[name]["config"]
+
+
+QWEN = dict(published("qwen3_5-a")["vision_config"], depth=3)
 GRIDS = [(4, 6), (6, 4), (2, 2), (10, 8)]
 
-tower("qwen3_5", "qwen3_5-a", GRIDS, vision_config=QWEN)
-tower("qwen3_5-odd", "qwen3_5-odd", GRIDS, dtype="F32", seed=41, vision_config=dict(
+tower("qwen3_5", published("qwen3_5-a"), GRIDS, vision_config=QWEN)
+tower("qwen3_5-odd", published("qwen3_5-odd"), GRIDS, dtype="F32", seed=41, vision_config=dict(
     QWEN, hidden_size=48, num_heads=3, intermediate_size=40, num_position_embeddings=25, out_hidden_size=72,
     patch_size=6))
-tower("qwen3_5_moe", "qwen3_5_moe-a", GRIDS, seed=81, vision_config=dict(QWEN, model_type="qwen3_5_moe"))
+tower("qwen3_5_moe", published("qwen3_5_moe-a"), GRIDS, seed=81, vision_config=dict(QWEN, model_type="qwen3_5_moe"))
+
+# Features of earlier blocks go to the first layers of the text model.
+QWEN3_VL = dict(
+    architectures=["Qwen3VLForConditionalGeneration"], image_token_id=252, model_type="qwen3_vl",
+    text_config=merged(published("qwen3-a"), dict(
+        architectures=..., transformers_version=..., model_type="qwen3_vl_text",
+        rope_scaling=dict(mrope_interleaved=True, mrope_section=[6, 5, 5], rope_type="default"))),
+    tie_word_embeddings=True, video_token_id=253, vision_end_token_id=254, vision_start_token_id=251,
+    vision_config=dict(QWEN, model_type="qwen3_vl", depth=4, deepstack_visual_indexes=[0, 2]))
+tower("qwen3_vl", QWEN3_VL, GRIDS, seed=121)
+tower("qwen3_vl_moe", QWEN3_VL, GRIDS, seed=161, architectures=["Qwen3VLMoeForConditionalGeneration"],
+      model_type="qwen3_vl_moe", tie_word_embeddings=False,
+      text_config=merged(published("qwen3_moe-a"), dict(
+          architectures=..., transformers_version=..., model_type="qwen3_vl_moe_text",
+          rope_scaling=QWEN3_VL["text_config"]["rope_scaling"])),
+      vision_config=dict(QWEN3_VL["vision_config"], model_type="qwen3_vl_moe"))
+
+MISTRAL3 = published("mistral3")
+tower("mistral3", MISTRAL3, [(28, 56), (56, 28), (28, 28), (84, 112)], seed=201,
+      vision_config=dict(MISTRAL3["vision_config"], num_hidden_layers=3, image_size=140))
+
+GEMMA3 = published("gemma3-a")
+tower("gemma3", GEMMA3, [(16, 16)] * 4, seed=241, vision_config=dict(GEMMA3["vision_config"], num_hidden_layers=3))
+
+GEMMA4 = published("gemma4-a")
+tower("gemma4", GEMMA4, [(4, 6), (6, 4), (2, 2), (10, 8)], seed=281,
+      vision_config=dict(GEMMA4["vision_config"], num_hidden_layers=3))
+tower("gemma4-vision", GEMMA4, [(4, 6), (6, 4), (2, 2), (10, 8)], seed=321,
+      text_config=dict(use_bidirectional_attention="vision"),
+      vision_config=dict(GEMMA4["vision_config"], num_hidden_layers=3, standardize=True))
 
 # Images of each prompt, by index, with text of this many tokens before each and after the last.
 PROMPTS = [([0], [3, 5]), ([3, 2, 1], [4, 7, 1, 9]), ([2, 2], [2, 30, 40])]
@@ -89,7 +123,7 @@ def run_all(golden, recorded, config):
         (Path(checkpoint) / "config.json").write_text(config)
         tensors.write(recorded, checkpoint)
         model = Transformers(checkpoint, golden).model
-    pictures = [Picture(model, golden, recorded["seed"], index) for index in range(len(golden["grids"]))]
+    pictures = [kind(golden["config"])(model, golden, recorded["seed"], index) for index in range(len(golden["grids"]))]
     cases = []
     for prompt in PROMPTS:
         cases.append(run(model, golden["config"], pictures, prompt, recorded["seed"]))
@@ -99,50 +133,142 @@ def run_all(golden, recorded, config):
 
 
 class Picture:
-    """Random patches in place of an image."""
+    """Random numbers in place of an image."""
 
     def __init__(self, model, golden, seed, index):
-        vision = golden["config"]["vision_config"]
         self.rows, self.columns = golden["grids"][index]
-        width = vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2
-        spec = dict(dtype="F32", shape=[self.rows * self.columns, width], mean=0.0, spread=1.0)
+        config = golden["config"]
+        spec = dict(dtype="F32", shape=self.shape(config["vision_config"]), mean=0.0, spread=1.0)
         self.pixels = tensors.values(f"pixels.{index}", seed, spec)
-        self.grid = torch.tensor([[1, self.rows, self.columns]])
-        features = model.model.get_image_features(self.pixels, self.grid).pooler_output
-        self.features = torch.cat(list(features))
-        self.tokens = self.features.shape[0]
+        features = model.model.get_image_features(**self.inputs([self])).pooler_output
+        self.features = torch.cat(list(features)).reshape(-1, config["text_config"]["hidden_size"])
+        self.ids = self.expansion(self.features.shape[0], config)
 
     def described(self):
-        return dict(rows=self.rows, columns=self.columns, tokens=self.tokens,
-                    features=[rounded(row) for row in self.features])
+        return dict(rows=self.rows, columns=self.columns, features=[rounded(row) for row in self.features])
+
+
+class QwenPicture(Picture):
+    """Patches, and positions with axes."""
+
+    def shape(self, vision):
+        width = vision["in_channels"] * vision["temporal_patch_size"] * vision["patch_size"] ** 2
+        return [self.rows * self.columns, width]
+
+    def expansion(self, tokens, config):
+        return [config["vision_start_token_id"]] + [IMAGE] * tokens + [config["vision_end_token_id"]]
+
+    @staticmethod
+    def inputs(pictures):
+        grids = torch.tensor([[1, picture.rows, picture.columns] for picture in pictures])
+        return dict(pixel_values=torch.cat([picture.pixels for picture in pictures]), image_grid_thw=grids)
+
+    @staticmethod
+    def placed(model, ids, images):
+        kinds = torch.tensor([[int(token == IMAGE) for token in ids]])
+        model.model.rope_deltas = None
+        positions, delta = model.model.get_rope_index(
+            torch.tensor([ids]), image_grid_thw=images["image_grid_thw"], mm_token_type_ids=kinds)
+        return dict(positions=positions[:, 0].tolist(), delta=int(delta.reshape(-1)[0])), dict(mm_token_type_ids=kinds)
+
+
+class PlanarPicture(Picture):
+    """Planes of pixels."""
+
+    def shape(self, vision):
+        return [3, self.rows, self.columns]
+
+    @staticmethod
+    def placed(model, ids, images):
+        return {}, {}
+
+
+class Gemma3Picture(PlanarPicture):
+    """One size."""
+
+    def expansion(self, tokens, config):
+        return [config["boi_token_index"]] + [IMAGE] * tokens + [config["eoi_token_index"]]
+
+    @staticmethod
+    def inputs(pictures):
+        return dict(pixel_values=torch.stack([picture.pixels for picture in pictures]))
+
+    @staticmethod
+    def placed(model, ids, images):
+        return {}, dict(token_type_ids=torch.tensor([[int(token == IMAGE) for token in ids]]))
+
+
+class Gemma4Picture(Picture):
+    """Patches row by row, padded to the same number."""
+
+    def shape(self, vision):
+        return [self.rows * self.columns, 3 * vision["patch_size"] ** 2]
+
+    def expansion(self, tokens, config):
+        return [config["boi_token_id"]] + [IMAGE] * tokens + [config["eoi_token_id"]]
+
+    @staticmethod
+    def inputs(pictures):
+        most = max(picture.rows * picture.columns for picture in pictures)
+        pixels = torch.zeros(len(pictures), most, pictures[0].pixels.shape[1])
+        places = torch.full((len(pictures), most, 2), -1)
+        for own, place, picture in zip(pixels, places, pictures):
+            count = picture.rows * picture.columns
+            own[:count] = picture.pixels
+            place[:count] = torch.tensor([[x, y] for y in range(picture.rows) for x in range(picture.columns)])
+        return dict(pixel_values=pixels, image_position_ids=places)
+
+    @staticmethod
+    def placed(model, ids, images):
+        return {}, dict(mm_token_type_ids=torch.tensor([[int(token == IMAGE) for token in ids]]))
+
+
+class PixtralPicture(PlanarPicture):
+    """A break after each row."""
+
+    def expansion(self, tokens, config):
+        columns = self.columns // config["vision_config"]["patch_size"] // config["spatial_merge_size"]
+        rows = [[IMAGE] * columns + [BREAK] for _ in range(tokens // columns)]
+        return sum(rows, [])[:-1] + [END]
+
+    @staticmethod
+    def inputs(pictures):
+        sizes = [(picture.rows, picture.columns) for picture in pictures]
+        rows, columns = (max(size[side] for size in sizes) for side in (0, 1))
+        whole = torch.zeros(len(pictures), 3, rows, columns)
+        for padded, picture in zip(whole, pictures):
+            padded[:, :picture.rows, :picture.columns] = picture.pixels
+        return dict(pixel_values=whole, image_sizes=torch.tensor(sizes))
+
+
+IMAGE, BREAK, END = 252, 253, 254
+KINDS = {"mistral3": PixtralPicture, "gemma3": Gemma3Picture, "gemma4": Gemma4Picture}
+
+
+def kind(config):
+    return KINDS.get(config["model_type"], QwenPicture)
 
 
 def run(model, config, pictures, prompt, seed):
     indices, lengths = prompt
     random = np.random.default_rng([seed, *lengths])
-    ids, kinds, placed = [], [], []
+    ids, placed = [], []
     for at, length in enumerate(lengths):
-        text = random.integers(3, 250, length).tolist()
-        ids, kinds = ids + text, kinds + [0] * length
+        ids += random.integers(3, 250, length).tolist()
         if at < len(indices):
-            picture = pictures[indices[at]]
-            before, after = config["vision_start_token_id"], config["vision_end_token_id"]
-            placed.append([indices[at], len(ids) + 1])
-            ids += [before] + [config["image_token_id"]] * picture.tokens + [after]
-            kinds += [0] + [1] * picture.tokens + [0]
-    images = dict(pixel_values=torch.cat([pictures[i].pixels for i in indices]),
-                  image_grid_thw=torch.cat([pictures[i].grid for i in indices]))
-    positions, delta = model.model.get_rope_index(
-        torch.tensor([ids]), image_grid_thw=images["image_grid_thw"], mm_token_type_ids=torch.tensor([kinds]))
-    first = placed[0][1]
-    chosen = sorted({0, first + 1, first + pictures[indices[0]].tokens, len(ids) - 1})
-    case = dict(prompt_ids=ids, images=placed, positions=positions[:, 0].tolist(), delta=int(delta.reshape(-1)[0]),
-                logit_positions=chosen, logits=[], greedy_ids=[], greedy_margin=[], decode_logits={})
+            own = pictures[indices[at]].ids
+            placed.append([indices[at], runs(own, len(ids))])
+            ids += own
+    images = kind(config).inputs([pictures[i] for i in indices])
+    described, _ = kind(config).placed(model, ids, images)
+    first, last = placed[0][1][0][0], placed[0][1][-1][1]
+    chosen = sorted({0, first + 1, last, len(ids) - 1})
+    case = dict(prompt_ids=ids, images=placed, **described, logit_positions=chosen, logits=[], greedy_ids=[],
+                greedy_margin=[], decode_logits={})
     for step in range(STEPS + 1):
         whole = ids + case["greedy_ids"]
-        model.model.rope_deltas = None
-        out = model(input_ids=torch.tensor([whole]), mm_token_type_ids=torch.tensor([kinds + [0] * step]),
-                    use_cache=False, **images).logits[0].float().numpy()
+        _, more = kind(config).placed(model, whole, images)
+        out = model(input_ids=torch.tensor([whole]), use_cache=False, **images, **more).logits[0].float().numpy()
         if step == 0:
             case["logits"] = [rounded(out[p]) for p in chosen]
         if step in KEPT_STEPS:
@@ -152,6 +278,17 @@ def run(model, config, pictures, prompt, seed):
             case["greedy_ids"].append(int(out[-1].argmax()))
             case["greedy_margin"].append(round(float(best - second), 5))
     return case
+
+
+def runs(ids, start):
+    """First positions and ends of the runs of image tokens in `ids`, which begin at `start`."""
+    found = []
+    for at, token in enumerate(ids, start):
+        if token == IMAGE and found and found[-1][1] == at:
+            found[-1][1] += 1
+        elif token == IMAGE:
+            found.append([at, at + 1])
+    return found
 
 
 def sound(case):

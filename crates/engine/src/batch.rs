@@ -26,6 +26,8 @@ struct Row<'a> {
     span: Range<i32>,
     num_draft: i32,
     caches: &'a mut [Cache],
+    /// Images, from the row's first token on.
+    images: Vec<Range<i32>>,
 }
 
 /// A step: `tokens` in all, rows in order.
@@ -51,7 +53,7 @@ impl<'a> Batch<'a> {
         for BatchRow { num_tokens, num_draft, num_computed, caches } in rows {
             let start = positions.len() as i32;
             positions.extend(num_computed as i32..(num_computed + num_tokens) as i32);
-            placed.push(Row { span: start..positions.len() as i32, num_draft: num_draft as i32, caches });
+            placed.push(Row { span: start..positions.len() as i32, num_draft: num_draft as i32, caches, images: vec![] });
         }
         let positions = Array::from_slice(&positions, &[positions.len() as i32]);
         Batch {
@@ -70,6 +72,11 @@ impl<'a> Batch<'a> {
         self.positions = Array::from_slice(positions.as_flattened(), &[positions.len() as i32, 3]);
     }
 
+    /// Says which of each row's tokens are images.
+    pub(crate) fn set_images(&mut self, images: Vec<Vec<Range<i32>>>) {
+        self.rows.iter_mut().zip(images).for_each(|(row, images)| row.images = images);
+    }
+
     /// Replaces embeddings from token `at` by features `[tokens, hidden_size]`; in ascending order.
     /// Wider ones have [more](Batch::add_deep_features).
     pub(crate) fn place_features(&mut self, at: i32, features: Array) {
@@ -86,6 +93,15 @@ impl<'a> Batch<'a> {
         self.at_images(&h, |_, features| features.slice(1, 0, width).astype(h.dtype()))
     }
 
+    /// Token ids `[tokens]` with `id` in the places of images.
+    #[track_caller]
+    pub(crate) fn with_images_as(&self, tokens: &Array, id: u32) -> Array {
+        if self.features.is_empty() {
+            return tokens.clone();
+        }
+        self.at_images(tokens, |own, _| Array::from_slice(&vec![id; own.dim(0) as usize], own.shape()))
+    }
+
     /// The residual stream `h` `[tokens, hidden_size]` after layer `layer` with the further features
     /// of images for that layer, if there are any.
     #[track_caller]
@@ -98,7 +114,7 @@ impl<'a> Batch<'a> {
         self.at_images(&h, |own, features| own + features.slice(1, from, from + width).astype(h.dtype()))
     }
 
-    /// `h` `[tokens, width]` with other rows at images, given theirs and the features.
+    /// `h` `[tokens, ..]` with other rows at images, given theirs and the features.
     fn at_images(&self, h: &Array, replaced: impl Fn(&Array, &Array) -> Array) -> Array {
         let (mut parts, mut done) = (vec![], 0);
         for (at, features) in &self.features {
@@ -159,8 +175,7 @@ impl<'a> Batch<'a> {
     #[track_caller]
     pub(crate) fn attend_heads(&mut self, layer: usize, qkv: [&Array; 3], heads: &CoreAttention) -> Array {
         let rows = self.rows.iter_mut();
-        let mut rows: Vec<KvRow> =
-            rows.map(|row| row.caches[layer].as_kv().row(row.span.len() as i32)).collect();
+        let mut rows: Vec<KvRow> = rows.map(|row| row.kv(layer, heads.images_together())).collect();
         heads.forward(qkv, &self.positions, &mut rows)
     }
 
@@ -238,6 +253,32 @@ impl<'a> Batch<'a> {
     pub(crate) fn append_heads(&mut self, layer: usize, kv: [&Array; 2], heads: &CoreAttention) {
         let [k, v] = heads.keys_and_values(kv, &self.positions);
         self.append(layer, &k, &v);
+    }
+
+    /// Like [`attend`](Batch::attend), but tokens of an image attend to all of it.
+    #[track_caller]
+    pub(crate) fn attend_images(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        k: &Array,
+        v: &Array,
+        softmax: &Softmax,
+    ) -> Array {
+        self.per_row([q, k, v], |row, [q, k, v]| {
+            let kv = row.caches[layer].as_kv();
+            if row.images.is_empty() {
+                return kv.attend(&q, [&k, &v], softmax);
+            }
+            kv.append([&k, &v]);
+            kv.attend_images(&q, &row.images, softmax)
+        })
+    }
+
+    /// Like [`attend_over`](Batch::attend_over), but tokens of an image attend to all of it.
+    #[track_caller]
+    pub(crate) fn attend_images_over(&mut self, layer: usize, q: &Array, softmax: &Softmax) -> Array {
+        self.per_row([q], |row, [q]| row.caches[layer].as_kv().attend_images(&q, &row.images, softmax))
     }
 
     /// Attention over the keys and values that another layer appended in this step.
@@ -323,6 +364,12 @@ impl<'a> Batch<'a> {
 }
 
 impl Row<'_> {
+    /// With its images if they attend to all of themselves.
+    fn kv(&mut self, layer: usize, images_together: bool) -> KvRow<'_> {
+        let images = if images_together { &self.images[..] } else { &[] };
+        KvRow { images, ..self.caches[layer].as_kv().row(self.span.len() as i32) }
+    }
+
     fn delta(&mut self, layer: usize) -> DeltaRow<'_> {
         let past = self.caches[layer].as_recurrent();
         DeltaRow { tokens: self.span.len() as i32, num_draft: self.num_draft, state: past }

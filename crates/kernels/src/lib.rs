@@ -38,7 +38,7 @@ mod transpose;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use attention::{AttentionShape, KEY_BLOCK, Softmax, append_kv, attention, latent_attention};
+pub use attention::{AttentionMask, AttentionShape, KEY_BLOCK, Softmax, append_kv, attention, latent_attention};
 pub use bandwidth::read_bandwidth;
 pub use conv::{ConvActivation, causal_conv, conv_taps};
 pub use delta::{DeltaShape, DeltaTokens, gated_delta, gated_delta_speculative};

@@ -35,7 +35,7 @@ mod storage;
 
 pub use kernels::{read_bandwidth, set_threads, simd_level, threads};
 
-pub use attention::{KEY_BLOCK, Softmax, append_kv, attend, attend_cached, attend_latent};
+pub use attention::{KEY_BLOCK, Softmax, append_kv, attend, attend_cached, attend_latent, attend_together};
 pub use backend::{
     cuda::{
         AllowedTokens, KernelOptions, PlainDraw, TokenList, kernel_logs, sample_plain, set_kernel_options,

@@ -8,7 +8,7 @@ use mlx::{
 };
 
 use crate::{
-    Activation, CoreAttention, Gelu, KvBuffer, LayerNorm, Linear, Matrix, Precision, RmsNorm, Rope, RopePairs, Softmax, StackedLinear,
+    Activation, CoreAttention, Gelu, KvBuffer, KvRow, LayerNorm, Linear, Matrix, Precision, RmsNorm, Rope, RopePairs, Softmax, StackedLinear,
     attend, attend_cached, attend_latent, backend::mlx as reference, conv::causal_conv,
     delta_net::gated_delta, gated, gelu, rope, set_kv_cache_dtype, set_precision, top_k,
 };
@@ -162,6 +162,28 @@ fn attention_in_both_directions_agrees_with_mlx() {
         let expected = reference::attend_both_ways([&turned_q, &turned_k, &heads(&v, 2)], window, 0.25);
         let out = attention.forward_both_ways([&q, &k, &v], &positions, window);
         close(&out, &expected.reshape(&[300, 64]), 2e-4);
+    }
+}
+
+#[test]
+fn tokens_of_an_image_attend_to_all_of_it_as_in_mlx() {
+    let rope = Rope { frequencies: vec![1.0, 0.3], axes: vec![], pairs: RopePairs::Halves, scale: 1.0 };
+    let attention = CoreAttention::new(4, 2, 16, rope).with_images_together();
+    let positions = Array::arange(0, 40, Dtype::Int32);
+    let [q, k, v] = [(1, 64), (2, 32), (3, 32)].map(|(seed, width)| noise(seed, &[40, width]));
+    // The first image is larger than the window.
+    let images = [3..15, 15..20, 36..40];
+    for window in [None, Some(7)] {
+        let run = |cpu: bool| {
+            let (mut keys, mut values) = (KvBuffer::default(), KvBuffer::default());
+            let buffers = (&mut keys, &mut values);
+            let row = KvRow { tokens: 40, past: 0, window, images: &images, keys: buffers.0, values: buffers.1 };
+            match cpu {
+                true => attention.forward([&q, &k, &v], &positions, &mut [row]),
+                false => reference::core_attention(&attention, [&q, &k, &v], &positions, &mut [row]),
+            }
+        };
+        close(&run(true), &run(false), 2e-4);
     }
 }
 

@@ -102,7 +102,15 @@ impl Request {
     /// The start of the image that `position` lies inside; `position` if it is in none.
     pub(crate) fn outside_images(&self, position: usize) -> usize {
         let spans = self.images.iter().map(Image::span);
-        spans.filter(|span| span.start < position && position < span.end).map(|span| span.start).min().unwrap_or(position)
+        let inside = spans.filter(|span| span.start < position && position < span.end);
+        inside.map(|span| span.start).min().unwrap_or(position)
+    }
+
+    /// The end of the image that `position` lies inside; `position` if it is in none.
+    pub(crate) fn past_images(&self, position: usize) -> usize {
+        let spans = self.images.iter().map(Image::span);
+        let inside = spans.filter(|span| span.start < position && position < span.end);
+        inside.map(|span| span.end).max().unwrap_or(position)
     }
 
     /// Whether the deadline has passed at `now`.

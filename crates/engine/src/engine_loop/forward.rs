@@ -1,11 +1,12 @@
 //! The model's forward pass over the rows of a step.
 
-use std::rc::Rc;
+use std::{ops::Range, rc::Rc};
 
 use mlx::Array;
 
 use super::{progress::PendingToken, schedule::Scheduled, sequence::Sequence};
 use crate::{
+    api::Image,
     batch::{Batch, BatchRow},
     models::Model,
     speculate::HiddenCapture,
@@ -66,11 +67,13 @@ struct StepImages {
     /// Those of all tokens, if a row has images.
     positions: Option<Vec<[i32; 3]>>,
     features: Vec<(i32, Array)>,
+    /// Of each row, from its first token on.
+    spans: Vec<Vec<Range<i32>>>,
 }
 
 impl StepImages {
     fn of(rows: &[(&mut Sequence, usize)]) -> StepImages {
-        let (mut positions, mut features, mut start) = (vec![], vec![], 0);
+        let (mut positions, mut features, mut spans, mut start) = (vec![], vec![], vec![], 0);
         let range = |s: &Sequence, n: usize| {
             let computed = s.progress.num_computed_tokens;
             computed..computed + n
@@ -81,14 +84,18 @@ impl StepImages {
             let own = s.images.features(&s.request.images, range.clone()).into_iter();
             features.extend(own.map(|(at, own)| (start + (at - range.start) as i32, own)));
             start += *n as i32;
+            let within = s.request.images.iter().map(Image::span).filter(|span| range.contains(&span.start));
+            let from_first = |at: usize| (at - range.start) as i32;
+            spans.push(within.map(|span| from_first(span.start)..from_first(span.end)).collect());
             let own = s.images.positions(range.clone());
             has_axes |= own.is_some();
             positions.extend(own.unwrap_or_else(|| range.map(|index| [index as i32; 3]).collect()));
         }
-        StepImages { positions: has_axes.then_some(positions), features }
+        StepImages { positions: has_axes.then_some(positions), features, spans }
     }
 
     fn place(self, batch: &mut Batch) {
+        batch.set_images(self.spans);
         self.positions.iter().for_each(|positions| batch.set_positions(positions));
         self.features.into_iter().for_each(|(at, features)| batch.place_features(at, features));
     }

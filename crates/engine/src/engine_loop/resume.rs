@@ -170,6 +170,7 @@ fn expected_snapshot(
         return None;
     }
     let computed = other.progress.num_computed_tokens;
+    let next = other.request.past_images(computed + 1);
     let prefilling = computed < other.exact_tokens().len();
     let snapshots = &mut other.snapshots;
     if prefilling && computed < shared {
@@ -182,8 +183,8 @@ fn expected_snapshot(
         // A snapshot anywhere after the shared tokens holds them.
         false => coming.filter(|&at| at >= shared).min().or_else(|| {
             prefilling.then(|| {
-                snapshots.due_at.insert(computed + 1);
-                computed + 1
+                snapshots.due_at.insert(next);
+                next
             })
         }),
     }

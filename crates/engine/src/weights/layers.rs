@@ -6,7 +6,7 @@ use super::Weights;
 use crate::error::Result;
 
 impl Weights {
-    /// A convolution with a bias whose windows touch and do not overlap, as a linear layer of a
+    /// A convolution, with a bias if `bias`, whose windows touch and do not overlap, as a linear layer of a
     /// window's values `[channels, window..]`. Hubs store `[outputs, channels, window..]`, MLX
     /// channels last.
     pub(crate) fn patch_conv<const N: usize>(
@@ -15,6 +15,7 @@ impl Weights {
         outputs: i32,
         channels: i32,
         window: [i32; N],
+        bias: bool,
     ) -> Result<Linear> {
         let weight = format!("{name}.weight");
         let hub = [&[outputs, channels], &window[..]].concat();
@@ -29,7 +30,13 @@ impl Weights {
         };
         let inputs = channels * window.iter().product::<i32>();
         let values = self.materialized(self.cast(values).reshape(&[outputs, inputs]).contiguous())?;
-        self.layer(Matrix::Dense(values), self.bias(name, outputs, true)?)
+        self.layer(Matrix::Dense(values), self.bias(name, outputs, bias)?)
+    }
+
+    /// A linear layer without bias from a tensor `[inputs, outputs]`.
+    pub(crate) fn transposed(&self, name: &str, outputs: i32, inputs: i32) -> Result<Linear> {
+        let values = self.cast(self.float_tensor(name, &[inputs, outputs])?).transpose(&[1, 0]);
+        self.layer(Matrix::Dense(self.materialized(values.contiguous())?), None)
     }
 
     /// A gated feed-forward block: `gate_proj`, `up_proj` and `down_proj`, without biases.

@@ -97,9 +97,12 @@ impl Weights {
         self.store.tensors.contains_key(&self.path(name))
     }
 
-    /// Whether there is any tensor in this scope; never with random weights.
-    pub(crate) fn has_any(&self) -> bool {
-        self.store.tensors.keys().any(|path| path.starts_with(&self.prefix))
+    /// Whether there is any tensor in this scope and not in its part `name`; never with random
+    /// weights.
+    pub(crate) fn has_other_than(&self, name: &str) -> bool {
+        let other = format!("{}{name}.", self.prefix);
+        let own = |path: &String| path.starts_with(&self.prefix) && !path.starts_with(&other);
+        self.store.tensors.keys().any(own)
     }
 
     /// The type of activations: the one that the device computes in, or that of a tensor.

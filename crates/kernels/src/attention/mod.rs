@@ -11,7 +11,7 @@ mod scores;
 mod tile;
 mod weighted;
 
-pub use tile::{AttentionShape, KEY_BLOCK, Softmax};
+pub use tile::{AttentionMask, AttentionShape, KEY_BLOCK, Softmax};
 
 use head::{KvHead, ValueRows};
 use tile::QueryTile;
@@ -52,7 +52,7 @@ pub fn append_kv<T: Scalar, S: Scalar>(
     }
 }
 
-/// `out = softmax(q kᵀ * scale) v`, causal unless `shape.both_ways`: query `t` is at position `p = length - tokens + t` and
+/// `out = softmax(q kᵀ * scale) v`, causal unless `shape.mask` says otherwise: query `t` is at position `p = length - tokens + t` and
 /// attends to keys up to `p`, the last `window` of them.
 ///
 /// `q` `[tokens, heads, head_dim]`, `out` `[tokens, heads, value_dim]`; `k`

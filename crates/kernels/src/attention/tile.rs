@@ -6,6 +6,17 @@ use crate::lanes::{LANES, tanh};
 /// whole blocks: otherwise the bits of later results change.
 pub const KEY_BLOCK: usize = 256;
 
+/// Which keys a query attends to; a window limits them further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionMask {
+    /// Those up to its own.
+    Causal,
+    /// Also those after its own.
+    BothWays,
+    /// Those up to its own, and those of all queries of the call, whatever the window: an image.
+    Together,
+}
+
 /// Sizes of one call: `tokens` queries at the end of `length` keys, in buffers of `capacity` keys.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionShape {
@@ -20,8 +31,7 @@ pub struct AttentionShape {
     pub capacity: usize,
     /// Most keys a query attends to, including its own; `usize::MAX` for all.
     pub window: usize,
-    /// Whether a query attends to keys after its own too, those fewer than `window` away.
-    pub both_ways: bool,
+    pub mask: AttentionMask,
 }
 
 /// How scores become attention weights.
@@ -48,11 +58,15 @@ impl QueryTile<'_> {
     /// The keys that a row attends to.
     #[inline(always)]
     pub(super) fn visible(&self, row: usize) -> (usize, usize) {
-        let AttentionShape { tokens, heads, kv_heads, length, window, both_ways, .. } = self.shape;
+        let AttentionShape { tokens, heads, kv_heads, length, window, mask, .. } = self.shape;
         let token = (self.first + row) / (heads / kv_heads);
         let end = length - tokens + token + 1;
-        let last = if both_ways { length.min((end - 1).saturating_add(window)) } else { end };
-        (end.saturating_sub(window), last)
+        let start = end.saturating_sub(window);
+        match mask {
+            AttentionMask::Causal => (start, end),
+            AttentionMask::BothWays => (start, length.min((end - 1).saturating_add(window))),
+            AttentionMask::Together => (start.min(length - tokens), length),
+        }
     }
 
     /// The part of `from..to` that a row attends to; `(from, from)` if empty.

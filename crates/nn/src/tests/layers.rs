@@ -258,7 +258,7 @@ fn core_attention_of_a_batch_equals_single_rows() {
                     .enumerate()
                     .filter_map(|(i, [keys, values])| {
                         let &(_, past, tokens) = rows.iter().find(|(row, ..)| *row == i)?;
-                        Some(KvRow { tokens, past, window, keys, values })
+                        Some(KvRow { tokens, past, window, images: &[], keys, values })
                     })
                     .collect();
                 match cpu {

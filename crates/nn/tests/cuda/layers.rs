@@ -39,6 +39,7 @@ fn attend(shape: Shape, pairs: RopePairs, steps: &[&[i32]]) -> Vec<Vec<u32>> {
                 tokens: *tokens,
                 past: *past,
                 window: None,
+                images: &[],
                 keys,
                 values,
             })

@@ -86,7 +86,7 @@ pub(in crate::models) fn load(config: &Value, w: &Weights, hidden_size: i32) -> 
     let (blocks, deep) = (w.sub("blocks"), w.sub("deepstack_merger_list"));
     let num_deep = c.deepstack_visual_indexes.len();
     Ok(Box::new(VisionTower {
-        patch_embed: w.sub("patch_embed").patch_conv("proj", hidden, c.in_channels, window)?,
+        patch_embed: w.sub("patch_embed").patch_conv("proj", hidden, c.in_channels, window, true)?,
         pos_embed: w.embedding("pos_embed", c.num_position_embeddings, hidden)?,
         table: OnceCell::new(),
         blocks: (0..c.depth).map(|i| Block::load(&c, &blocks.sub(i))).collect::<Result<_>>()?,
@@ -202,15 +202,10 @@ impl Tower for VisionTower {
                 tensor.values.len()
             ));
         }
-        let tokens = rows / merge * (columns / merge);
-        if image.positions.len() != 1 || image.num_tokens() != tokens {
-            return Err(format!(
-                "it has {tokens} features for {} prompt positions in {} runs; give it as many positions in one run",
-                image.num_tokens(),
-                image.positions.len()
-            ));
+        if image.positions.len() != 1 {
+            return Err(format!("its positions are {} runs; the model takes one", image.positions.len()));
         }
-        Ok(())
+        super::check_tokens(image, rows / merge * (columns / merge))
     }
 
     fn grid(&self, image: &Image) -> Option<[usize; 2]> {

@@ -1,6 +1,6 @@
 //! Recorded checkpoints with vision towers, and requests with their images.
 
-use std::{path::Path, sync::Arc};
+use std::{ops::Range, path::Path, sync::Arc};
 
 use lanner_engine::{Image, ImageTensor, Request};
 use serde::Deserialize;
@@ -14,6 +14,7 @@ use super::{
 };
 
 pub(crate) const IMAGE_TOKEN: u32 = 252;
+const BREAK_TOKEN: u32 = 253;
 
 pub(crate) struct Towers {
     seed: u64,
@@ -25,14 +26,13 @@ pub(crate) struct Towers {
 pub(crate) struct Picture {
     rows: usize,
     columns: usize,
-    pub tokens: usize,
     pub features: Vec<Vec<f32>>,
 }
 
 pub(crate) struct PictureCase {
     pub text: Case,
-    /// Index of each image, and its first position.
-    images: Vec<(usize, usize)>,
+    /// Index of each image, and the runs of its positions.
+    images: Vec<(usize, Vec<(usize, usize)>)>,
 }
 
 impl Towers {
@@ -54,8 +54,17 @@ impl Towers {
 pub(crate) struct Recorded {
     pub folder: TempDir,
     pub towers: Towers,
-    /// Values of a patch.
-    patch: usize,
+    input: Input,
+}
+
+/// What a tower reads.
+enum Input {
+    /// Patches of this many values, merged two by two.
+    Patches(usize),
+    /// Planes of pixels, of which squares with this side become a token; rows end with a break.
+    Planes(usize),
+    /// Planes of this side, and this many tokens.
+    Square(usize, usize),
 }
 
 pub(crate) fn names() -> Vec<String> {
@@ -73,32 +82,61 @@ impl Recorded {
         let folder = checkpoint::folder(&name);
         let text = std::fs::read_to_string(checkpoint::recorded().join(&name).join("golden.json"));
         let towers = Towers::parse(&text.expect("golden.json"));
-        let vision = &config(folder.path())["vision_config"];
+        let config = config(folder.path());
+        let vision = &config["vision_config"];
         let number = |key: &str| vision[key].as_u64().expect("a number") as usize;
-        let patch = number("in_channels") * number("temporal_patch_size") * number("patch_size").pow(2);
-        Recorded { folder, towers, patch }
+        let input = match config["model_type"].as_str() {
+            Some("mistral3") => Input::Planes(2 * number("patch_size")),
+            Some("gemma3") => {
+                Input::Square(number("image_size"), config["mm_tokens_per_image"].as_u64().expect("a number") as usize)
+            }
+            Some("gemma4") => Input::Patches(3 * number("patch_size").pow(2)),
+            _ => {
+                let patch = number("in_channels") * number("temporal_patch_size") * number("patch_size").pow(2);
+                Input::Patches(patch)
+            }
+        };
+        Recorded { folder, towers, input }
     }
 
-    /// Image `index` of the golden with its first token at `position`.
-    pub(crate) fn image(&self, index: usize, position: usize) -> Image {
-        let Picture { rows, columns, tokens, .. } = self.towers.images[index];
-        self.picture(&format!("pixels.{index}"), [rows, columns], position..position + tokens)
+    /// Image `index` of the golden at these positions.
+    pub(crate) fn image(&self, index: usize, positions: Vec<Range<usize>>) -> Image {
+        let Picture { rows, columns, .. } = self.towers.images[index];
+        self.picture(&format!("pixels.{index}"), [rows, columns], positions)
     }
 
-    /// Random patches.
-    fn picture(&self, name: &str, [rows, columns]: [usize; 2], span: std::ops::Range<usize>) -> Image {
-        let spec = json!({"dtype": "F32", "shape": [rows * columns, self.patch], "mean": 0.0, "spread": 1.0});
+    /// The tokens that stand for an image of these rows and columns of tokens.
+    fn expansion(&self, [rows, columns]: [usize; 2]) -> Vec<u32> {
+        match self.input {
+            Input::Patches(_) => vec![IMAGE_TOKEN; rows * columns],
+            Input::Square(_, tokens) => vec![IMAGE_TOKEN; tokens],
+            Input::Planes(_) => {
+                let row = [vec![IMAGE_TOKEN; columns], vec![BREAK_TOKEN]].concat();
+                row.repeat(rows)[..rows * (columns + 1) - 1].to_vec()
+            }
+        }
+    }
+
+    /// Random values for a tensor of these rows and columns.
+    fn picture(&self, name: &str, [rows, columns]: [usize; 2], positions: Vec<Range<usize>>) -> Image {
+        let shape = match self.input {
+            Input::Patches(values) => vec![rows * columns, values],
+            Input::Planes(_) | Input::Square(..) => vec![3, rows, columns],
+        };
+        let spec = json!({"dtype": "F32", "shape": shape, "mean": 0.0, "spread": 1.0});
         let bytes = checkpoint::values(name, self.towers.seed, &spec);
         let values = bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
         let mut digest = [0; 32];
         digest[..name.len()].copy_from_slice(name.as_bytes());
         let tensors = Arc::from([ImageTensor { rows, columns, values }]);
-        Image { positions: vec![span], digest, tensors }
+        Image { positions, digest, tensors }
     }
 
     /// The request of a case.
     pub(crate) fn request(&self, case: &PictureCase) -> Request {
-        let images = case.images.iter().map(|&(index, position)| self.image(index, position));
+        let images = case.images.iter().map(|(index, runs)| {
+            self.image(*index, runs.iter().map(|&(start, end)| start..end).collect())
+        });
         Request { images: images.collect(), ..case.text.request() }
     }
 
@@ -119,12 +157,16 @@ impl Recorded {
             let more = random.below(length) + 1;
             prompt.extend(random.tokens(more));
             // Few pictures, so that they come again; also two of one size in the same place.
-            let grid = random.choose(&[[2, 2], [4, 6], [4, 6], [8, 8], [2, 20]]);
+            let grid = random.choose(&[[1, 1], [2, 3], [2, 3], [4, 4], [1, 10]]);
             let name = format!("pixels.{}.{}.{}", random.below(3), grid[0], grid[1]);
-            let tokens = grid[0] * grid[1] / 4;
+            let sides = match self.input {
+                Input::Patches(_) => grid.map(|tokens| 2 * tokens),
+                Input::Planes(side) => grid.map(|tokens| side * tokens),
+                Input::Square(side, _) => [side; 2],
+            };
             let start = prompt.len();
-            prompt.extend(vec![IMAGE_TOKEN; tokens]);
-            images.push(self.picture(&name, grid, start..start + tokens));
+            prompt.extend(self.expansion(grid));
+            images.push(self.picture(&name, sides, runs(&prompt, start)));
         }
         let tail = random.below(20) + 1;
         prompt.extend(random.tokens(tail));
@@ -174,6 +216,18 @@ impl Recorded {
         safetensors::serialize_to_file(text, None, &folder.path().join("model.safetensors")).expect("written");
         folder
     }
+}
+
+/// The runs of image tokens from position `start`.
+fn runs(prompt: &[u32], start: usize) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = vec![];
+    for at in (start..prompt.len()).filter(|&at| prompt[at] == IMAGE_TOKEN) {
+        match runs.last_mut() {
+            Some(last) if last.end == at => last.end += 1,
+            _ => runs.push(at..at + 1),
+        }
+    }
+    runs
 }
 
 fn config(folder: &Path) -> serde_json::Value {

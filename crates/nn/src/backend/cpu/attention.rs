@@ -1,6 +1,6 @@
 //! Attention of one sequence.
 
-use kernels::AttentionShape;
+use kernels::{AttentionMask, AttentionShape};
 use mlx::{Array, Input, apply, apply_in_place};
 
 use super::values::{dispatch, dispatch_stored, like};
@@ -67,8 +67,31 @@ pub(crate) fn attend_cached(
     window: Option<i32>,
     softmax: &Softmax,
 ) -> Array {
-    let [keys, values] = [keys.filled(), values.filled()];
-    let shape = attention_shape(q, keys, values.dim(2), length, window);
+    attend_masked(q, [keys, values], length, window, AttentionMask::Causal, softmax)
+}
+
+#[track_caller]
+pub(crate) fn attend_together(
+    q: &Array,
+    buffers: [&KvBuffer; 2],
+    length: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    attend_masked(q, buffers, length, window, AttentionMask::Together, softmax)
+}
+
+#[track_caller]
+fn attend_masked(
+    q: &Array,
+    buffers: [&KvBuffer; 2],
+    length: i32,
+    window: Option<i32>,
+    mask: AttentionMask,
+    softmax: &Softmax,
+) -> Array {
+    let [keys, values] = buffers.map(KvBuffer::filled);
+    let shape = AttentionShape { mask, ..attention_shape(q, keys, values.dim(2), length, window) };
     let output = like(q, &[q.dim(0), q.dim(1), values.dim(2)]);
     let prepared = PreparedSoftmax::new(softmax);
     let inputs = with_sinks(&[keys, values, q], softmax);
@@ -134,7 +157,7 @@ fn attention_shape(
         length: length as usize,
         capacity: keys.dim(1) as usize,
         window: window.map_or(usize::MAX, |window| window as usize),
-        both_ways: false,
+        mask: AttentionMask::Causal,
     }
 }
 
@@ -152,7 +175,7 @@ pub(crate) fn attend_both_ways([q, k, v]: [&Array; 3], window: Option<i32>, scal
         length: tokens as usize,
         capacity: tokens as usize,
         window: window.map_or(usize::MAX, |window| window as usize),
-        both_ways: true,
+        mask: AttentionMask::BothWays,
     };
     // Keys and values as kernels read them, head by head; outputs only so that they are allocated.
     let by_head = |x: &Array| like(x, &[kv_heads, tokens, x.dim(2)]);

@@ -1,8 +1,8 @@
 //! Core attention of a batch as one operation for each group of rows.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
-use kernels::{AttentionShape, RopePairs, RopePositions, with_scratch};
+use kernels::{AttentionMask, AttentionShape, RopePairs, RopePositions, with_scratch};
 use mlx::{Array, Input, Output, apply_many};
 
 use super::{
@@ -35,6 +35,8 @@ struct RowSpan {
     past: usize,
     capacity: usize,
     window: usize,
+    /// Tokens of the row that attend to one another.
+    images: Vec<Range<usize>>,
 }
 
 /// Inputs; sinks, if there are any, and the rows' buffers follow.
@@ -100,6 +102,19 @@ fn group(
     out
 }
 
+/// A row's tokens in parts: images, and what is between them.
+fn segments(tokens: usize, images: &[Range<usize>]) -> Vec<(Range<usize>, AttentionMask)> {
+    let (mut segments, mut done) = (vec![], 0);
+    for image in images {
+        segments.push((done..image.start, AttentionMask::Causal));
+        segments.push((image.clone(), AttentionMask::Together));
+        done = image.end;
+    }
+    segments.push((done..tokens, AttentionMask::Causal));
+    segments.retain(|(tokens, _)| !tokens.is_empty());
+    segments
+}
+
 /// Positions of a token: 1, or one on each axis.
 fn position_columns(positions: &Array) -> usize {
     if positions.ndim() == 2 { positions.dim(1) as usize } else { 1 }
@@ -113,6 +128,7 @@ impl RowSpan {
             past: row.past as usize,
             capacity: keys.dim(1) as usize,
             window: row.window.map_or(usize::MAX, |window| window as usize),
+            images: row.images.iter().map(|span| span.start as usize..span.end as usize).collect(),
         }
     }
 }
@@ -199,8 +215,12 @@ impl PreparedAttention {
             };
             append(all_keys, &k[of(keys)]);
             append(all_values, &v[of(keys)]);
-            let (shape, q) = (self.shape(row.span), &q[of(queries)]);
-            kernels::attention(shape, q, all_keys, all_values, softmax, row.out);
+            let q = &q[of(queries)];
+            for (tokens, mask) in segments(row.span.tokens, &row.span.images) {
+                let part = tokens.start * queries..tokens.end * queries;
+                let (shape, out) = (self.shape(row.span, tokens, mask), &mut row.out[part.clone()]);
+                kernels::attention(shape, &q[part], all_keys, all_values, softmax, out);
+            }
         };
         for_each_row(&mut rows, |row| row.span.tokens, work, attend);
         if self.output_gate {
@@ -238,17 +258,18 @@ impl PreparedAttention {
         out
     }
 
-    fn shape(&self, row: &RowSpan) -> AttentionShape {
+    /// Of the queries `tokens` of a row, whose keys are all in its buffers.
+    fn shape(&self, row: &RowSpan, tokens: Range<usize>, mask: AttentionMask) -> AttentionShape {
         AttentionShape {
-            tokens: row.tokens,
+            tokens: tokens.len(),
             heads: self.heads,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
             value_dim: self.head_dim,
-            length: row.past + row.tokens,
+            length: row.past + tokens.end,
             capacity: row.capacity,
             window: row.window,
-            both_ways: false,
+            mask,
         }
     }
 }

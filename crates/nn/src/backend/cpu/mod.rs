@@ -21,7 +21,7 @@ mod rope;
 mod values;
 
 pub(crate) use self::{
-    attention::{append_kv, attend, attend_both_ways, attend_cached, attend_latent},
+    attention::{append_kv, attend, attend_both_ways, attend_cached, attend_latent, attend_together},
     conv::causal_conv,
     core_attention::{PreparedAttention, core_attention},
     delta_net::{PreparedDeltaNet, commit, delta_net, gated_delta},

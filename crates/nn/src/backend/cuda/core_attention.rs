@@ -74,6 +74,9 @@ fn unsupported(
     if softmax.softcap.is_some() || softmax.sinks.is_some() {
         return Some("attention with capped scores or sinks");
     }
+    if rows.iter().any(|row| !row.images.is_empty()) {
+        return Some("attention inside images");
+    }
     rows.iter().any(|row| row.window.is_some()).then_some("attention with a window")
 }
 

@@ -1,5 +1,7 @@
 //! Attention of one sequence.
 
+use std::ops::Range;
+
 use mlx::{Array, Dtype, fast};
 
 use crate::{KvBuffer, Softmax};
@@ -15,6 +17,36 @@ pub(crate) fn attend(
 ) -> Array {
     append_kv(kv, [&mut *keys, &mut *values], past);
     attend_cached(q, [keys, values], past + q.dim(0), window, softmax)
+}
+
+/// [`attend`] in which the queries of each of `images` attend to one another too.
+#[track_caller]
+pub(crate) fn attend_images(
+    q: &Array,
+    kv: [&Array; 2],
+    [keys, values]: [&mut KvBuffer; 2],
+    past: i32,
+    window: Option<i32>,
+    images: &[Range<i32>],
+    softmax: &Softmax,
+) -> Array {
+    append_kv(kv, [&mut *keys, &mut *values], past);
+    let (mut outs, mut done) = (vec![], 0);
+    let mut until = |end: i32, image: bool, outs: &mut Vec<Array>| {
+        if end > done {
+            let (own, length) = (q.slice(0, done, end), past + end);
+            let together = image.then_some(end - done);
+            let [k, v] = [&*keys, &*values].map(|buffer| first_tokens(buffer, length));
+            outs.push(masked_attention(&own, &k, &v, window, together, softmax));
+        }
+        done = end;
+    };
+    for image in images {
+        until(image.start, false, &mut outs);
+        until(image.end, true, &mut outs);
+    }
+    until(q.dim(0), false, &mut outs);
+    Array::concatenate(&outs, 0)
 }
 
 #[track_caller]
@@ -33,6 +65,18 @@ pub(crate) fn attend_cached(
     softmax: &Softmax,
 ) -> Array {
     attention(q, &first_tokens(keys, length), &first_tokens(values, length), window, softmax)
+}
+
+#[track_caller]
+pub(crate) fn attend_together(
+    q: &Array,
+    [keys, values]: [&KvBuffer; 2],
+    length: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    let [k, v] = [keys, values].map(|buffer| first_tokens(buffer, length));
+    masked_attention(q, &k, &v, window, Some(q.dim(0)), softmax)
 }
 
 #[track_caller]
@@ -68,14 +112,35 @@ fn first_tokens(buffer: &KvBuffer, length: i32) -> Array {
 /// are the last tokens.
 #[track_caller]
 pub(crate) fn attention(q: &Array, k: &Array, v: &Array, window: Option<i32>, softmax: &Softmax) -> Array {
+    masked_attention(q, k, v, window, None, softmax)
+}
+
+/// [`attention`] in which the last `together` keys are seen by all queries.
+fn masked_attention(
+    q: &Array,
+    k: &Array,
+    v: &Array,
+    window: Option<i32>,
+    together: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
     let (tokens, length) = (q.dim(0), k.dim(2));
-    let mask = window.filter(|&window| window < length).map(|window| window_mask(tokens, length, window));
+    let narrow = window.filter(|&window| window < length);
+    let mask = match together {
+        Some(last) => narrow.map(|window| {
+            let keys = Array::arange(0, length, Dtype::Int32).reshape(&[1, length]);
+            let own = keys.greater_equal(&Array::from_slice(&[length - last], &[1]));
+            let seen = window_mask(tokens, length, window).astype(Dtype::Int32);
+            seen.maximum(&own.astype(Dtype::Int32)).astype(Dtype::Bool)
+        }),
+        None => narrow.map(|window| window_mask(tokens, length, window)),
+    };
     let q = q.transpose(&[1, 0, 2]);
     let q = q.reshape(&[&[1], q.shape()].concat());
     let out = match softmax.softcap {
-        Some(cap) => capped_attention(&q, k, v, softmax, cap, mask),
+        Some(cap) => capped_attention(&q, k, v, softmax, cap, mask, together),
         None => {
-            let causal = mask.is_none() && q.dim(2) > 1;
+            let causal = mask.is_none() && together.is_none() && q.dim(2) > 1;
             let sinks = softmax.sinks.as_ref().map(|sinks| sinks.astype(q.dtype()));
             let qkv = [&q, k, v];
             fast::scaled_dot_product_attention(qkv, softmax.scale, causal, mask.as_ref(), sinks.as_ref())
@@ -125,13 +190,17 @@ fn capped_attention(
     softmax: &Softmax,
     cap: f32,
     mask: Option<Array>,
+    together: Option<i32>,
 ) -> Array {
     assert!(softmax.sinks.is_none(), "capped attention with sinks");
     let (heads, kv_heads, tokens, length) = (q.dim(1), k.dim(1), q.dim(2), k.dim(2));
     let grouped = q.reshape(&[1, kv_heads, heads / kv_heads * tokens, q.dim(3)]);
     let scores = grouped.matmul(&k.transpose(&[0, 1, 3, 2])) * softmax.scale;
     let scores = ((scores / cap).tanh() * cap).reshape(&[1, heads, tokens, length]);
-    let mask = mask.unwrap_or_else(|| window_mask(tokens, length, length));
+    let mask = mask.unwrap_or_else(|| match together {
+        Some(_) => Array::full(&[tokens, length], 1.0, Dtype::Float32).astype(Dtype::Bool),
+        None => window_mask(tokens, length, length),
+    });
     let hidden = Array::scalar(f32::NEG_INFINITY, scores.dtype());
     let weights = mask.select(&scores, &hidden).softmax(-1);
     let out = weights.reshape(&[1, kv_heads, heads / kv_heads * tokens, length]).matmul(v);

@@ -20,7 +20,7 @@ mod rope;
 #[cfg(test)]
 pub(crate) use self::attention::attention;
 pub(crate) use self::{
-    attention::{append_kv, attend, attend_both_ways, attend_cached, attend_latent},
+    attention::{append_kv, attend, attend_both_ways, attend_cached, attend_latent, attend_together},
     conv::causal_conv,
     core_attention::core_attention,
     delta_net::{delta_net, gated_delta},
