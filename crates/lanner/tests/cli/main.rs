@@ -58,3 +58,4 @@ mod thinking;
 mod thinking_settings;
 mod tokens;
 mod tools;
+mod tower;

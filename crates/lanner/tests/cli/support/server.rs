@@ -346,7 +346,7 @@ pub(crate) fn tokenizer_json() -> String {
 }
 
 /// GPT-2's printable stand-in for a byte.
-fn byte_symbol(byte: u8) -> char {
+pub(crate) fn byte_symbol(byte: u8) -> char {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     if printable(byte) {
         return char::from(byte);
