@@ -53,7 +53,12 @@ impl<'a> Batch<'a> {
         for BatchRow { num_tokens, num_draft, num_computed, caches } in rows {
             let start = positions.len() as i32;
             positions.extend(num_computed as i32..(num_computed + num_tokens) as i32);
-            placed.push(Row { span: start..positions.len() as i32, num_draft: num_draft as i32, caches, images: vec![] });
+            placed.push(Row {
+                span: start..positions.len() as i32,
+                num_draft: num_draft as i32,
+                caches,
+                images: vec![],
+            });
         }
         let positions = Array::from_slice(&positions, &[positions.len() as i32]);
         Batch {

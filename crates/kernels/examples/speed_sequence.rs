@@ -153,8 +153,17 @@ fn attention_speed(limits: &Limits) {
 
 fn attention_of<T: Scalar>(limits: &Limits, sizes: [usize; 6], window: usize) {
     let [tokens, length, heads, kv_heads, head_dim, value_dim] = sizes;
-    let shape =
-        AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity: length, window, mask: AttentionMask::Causal };
+    let shape = AttentionShape {
+        tokens,
+        heads,
+        kv_heads,
+        head_dim,
+        value_dim,
+        length,
+        capacity: length,
+        window,
+        mask: AttentionMask::Causal,
+    };
     let q: Vec<T> = numbers(tokens * heads * head_dim);
     let (k, v) = (numbers::<T>(kv_heads * length * head_dim), numbers::<T>(kv_heads * length * value_dim));
     let softmax = Softmax { scale: 0.1, softcap: None, sinks: None };

@@ -38,15 +38,17 @@ mod transpose;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use attention::{AttentionMask, AttentionShape, KEY_BLOCK, Softmax, append_kv, attention, latent_attention};
+pub use attention::{
+    AttentionMask, AttentionShape, KEY_BLOCK, Softmax, append_kv, attention, latent_attention,
+};
 pub use bandwidth::read_bandwidth;
 pub use conv::{ConvActivation, causal_conv, conv_taps};
 pub use delta::{DeltaShape, DeltaTokens, gated_delta, gated_delta_speculative};
 pub use dequantize::dequantize_rows;
-pub use gelu::{ERFC_FIT, Gelu, gelu};
-pub use layer_norm::layer_norm;
 pub use gated::{Activation, delta_gates, gated, sigmoid_gated};
+pub use gelu::{ERFC_FIT, Gelu, gelu};
 pub use gumbel::{fill_gumbel, gumbel};
+pub use layer_norm::layer_norm;
 pub use linear::{
     Affine, FloatFormat, FloatType, Floats, Matmul, Microscaled, Packed, PackedLayout, Precision, Weight,
     gated_linear, grouped_linear, linear, linears,

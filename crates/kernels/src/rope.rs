@@ -48,7 +48,10 @@ pub fn rope<T: Scalar, U: Scalar>(
     let columns = positions.len() / (x.len() / token).max(1);
     assert_eq!(positions.len() * token, columns * x.len(), "positions of every token");
     assert!(columns <= 1 || axes.len() == half, "an axis of every pair");
-    assert!(axes.iter().all(|&axis| columns <= 1 || usize::from(axis) < columns), "axes of {columns} positions");
+    assert!(
+        axes.iter().all(|&axis| columns <= 1 || usize::from(axis) < columns),
+        "axes of {columns} positions"
+    );
     let fastest = frequencies.iter().fold(0.0f32, |max, f| max.max(f.abs()));
     for_each_chunk(out, token, 8 * x.len(), |t, out| {
         with_scratch(2 * half, |memory| {

@@ -8,9 +8,9 @@ use mlx::{
 };
 
 use crate::{
-    Activation, CoreAttention, Gelu, KvBuffer, KvRow, LayerNorm, Linear, Matrix, Precision, RmsNorm, Rope, RopePairs, Softmax, StackedLinear,
-    attend, attend_cached, attend_latent, backend::mlx as reference, conv::causal_conv,
-    delta_net::gated_delta, gated, gelu, rope, set_kv_cache_dtype, set_precision, top_k,
+    Activation, CoreAttention, Gelu, KvBuffer, KvRow, LayerNorm, Linear, Matrix, Precision, RmsNorm, Rope,
+    RopePairs, Softmax, StackedLinear, attend, attend_cached, attend_latent, backend::mlx as reference,
+    conv::causal_conv, delta_net::gated_delta, gated, gelu, rope, set_kv_cache_dtype, set_precision, top_k,
 };
 
 fn noise(seed: u64, shape: &[i32]) -> Array {
@@ -158,7 +158,8 @@ fn attention_in_both_directions_agrees_with_mlx() {
     let [q, k, v] = [(1, 64), (2, 32), (3, 32)].map(|(seed, width)| noise(seed, &[300, width]));
     for window in [None, Some(5)] {
         let heads = |x: &Array, heads| x.reshape(&[300, heads, 16]);
-        let [turned_q, turned_k] = [heads(&q, 4), heads(&k, 2)].map(|x| reference::rope(&x, &positions, &rope));
+        let [turned_q, turned_k] =
+            [heads(&q, 4), heads(&k, 2)].map(|x| reference::rope(&x, &positions, &rope));
         let expected = reference::attend_both_ways([&turned_q, &turned_k, &heads(&v, 2)], window, 0.25);
         let out = attention.forward_both_ways([&q, &k, &v], &positions, window);
         close(&out, &expected.reshape(&[300, 64]), 2e-4);
@@ -177,7 +178,8 @@ fn tokens_of_an_image_attend_to_all_of_it_as_in_mlx() {
         let run = |cpu: bool| {
             let (mut keys, mut values) = (KvBuffer::default(), KvBuffer::default());
             let buffers = (&mut keys, &mut values);
-            let row = KvRow { tokens: 40, past: 0, window, images: &images, keys: buffers.0, values: buffers.1 };
+            let row =
+                KvRow { tokens: 40, past: 0, window, images: &images, keys: buffers.0, values: buffers.1 };
             match cpu {
                 true => attention.forward([&q, &k, &v], &positions, &mut [row]),
                 false => reference::core_attention(&attention, [&q, &k, &v], &positions, &mut [row]),

@@ -76,7 +76,14 @@ impl Kv {
         self.reserve(tokens);
         let past = self.length - self.start;
         self.length += tokens;
-        KvRow { tokens, past, window: self.window, images: &[], keys: &mut self.keys, values: &mut self.values }
+        KvRow {
+            tokens,
+            past,
+            window: self.window,
+            images: &[],
+            keys: &mut self.keys,
+            values: &mut self.values,
+        }
     }
 
     /// Appends `k`, `v` `[tokens, kv_heads, dim]` and attends with `q` `[tokens, heads, head_dim]`.

@@ -63,6 +63,7 @@ impl Forward {
 }
 
 /// Places of images in a step, in its order.
+#[derive(Default)]
 struct StepImages {
     /// Those of all tokens, if a row has images.
     positions: Option<Vec<[i32; 3]>>,
@@ -73,14 +74,14 @@ struct StepImages {
 
 impl StepImages {
     fn of(rows: &[(&mut Sequence, usize)]) -> StepImages {
+        if rows.iter().all(|(s, _)| s.request.images.is_empty()) {
+            return StepImages::default();
+        }
         let (mut positions, mut features, mut spans, mut start) = (vec![], vec![], vec![], 0);
-        let range = |s: &Sequence, n: usize| {
-            let computed = s.progress.num_computed_tokens;
-            computed..computed + n
-        };
         let mut has_axes = false;
         for (s, n) in rows {
-            let range = range(s, *n);
+            let computed = s.progress.num_computed_tokens;
+            let range = computed..computed + n;
             let own = s.images.features(&s.request.images, range.clone()).into_iter();
             features.extend(own.map(|(at, own)| (start + (at - range.start) as i32, own)));
             start += *n as i32;

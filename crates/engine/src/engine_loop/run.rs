@@ -9,8 +9,8 @@ use std::{
 
 use super::{
     deferred::Deferred, fault, handle::Message, heartbeat::Heartbeat, images::FeatureCache,
-    meter::CacheGauges, queue::Queue,
-    sequence::Sequence, step::Step, step_clock::StepClock, submission::Submission,
+    meter::CacheGauges, queue::Queue, sequence::Sequence, step::Step, step_clock::StepClock,
+    submission::Submission,
 };
 use crate::{
     api::{GateMember, MemoryClass, ModelInfo, Options, Priority, Reservation},

@@ -211,7 +211,11 @@ impl Sequence {
         let exact = self.exact_tokens().len();
         let Phase::Waiting(wait) = &mut self.phase else { return false };
         !self.reuse.bypass_cache
-            && prefix.should_wait_for_disk(&self.request, self.images.keys(&self.tokens[..exact]), &mut wait.fetch)
+            && prefix.should_wait_for_disk(
+                &self.request,
+                self.images.keys(&self.tokens[..exact]),
+                &mut wait.fetch,
+            )
     }
 
     /// Forgets all state; prompt and output are computed again. The answer does not change: it

@@ -76,7 +76,14 @@ pub(crate) const FAMILIES: &[Family] = &[
         vision: true,
         load: llama::load,
     },
-    Family { name: "qwen2", model_types: &["qwen2"], sanitize: plain_names, rules: &[], vision: false, load: qwen2::load },
+    Family {
+        name: "qwen2",
+        model_types: &["qwen2"],
+        sanitize: plain_names,
+        rules: &[],
+        vision: false,
+        load: qwen2::load,
+    },
     Family {
         name: "qwen3",
         model_types: &[
@@ -124,7 +131,14 @@ pub(crate) const FAMILIES: &[Family] = &[
         vision: true,
         load: gemma4::load,
     },
-    Family { name: "glm4", model_types: &["glm4"], sanitize: plain_names, rules: &[], vision: false, load: glm4::load },
+    Family {
+        name: "glm4",
+        model_types: &["glm4"],
+        sanitize: plain_names,
+        rules: &[],
+        vision: false,
+        load: glm4::load,
+    },
     Family {
         name: "glm4_moe",
         model_types: &["glm4_moe"],

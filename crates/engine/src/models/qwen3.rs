@@ -74,11 +74,8 @@ pub(super) const LAYOUT: &[Rule] = &[
         ],
     )
     .of(&["qwen3_vl_moe_text"]),
-    Rule::new(
-        ".mlp.experts.down_proj",
-        &[(".mlp.switch_mlp.down_proj.weight", Transform::Transposed)],
-    )
-    .of(&["qwen3_vl_moe_text"]),
+    Rule::new(".mlp.experts.down_proj", &[(".mlp.switch_mlp.down_proj.weight", Transform::Transposed)])
+        .of(&["qwen3_vl_moe_text"]),
 ];
 
 pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {

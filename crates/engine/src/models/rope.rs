@@ -144,7 +144,9 @@ impl RopeParameters {
             return Ok(vec![]);
         };
         let &[_, height, width] = &sections[..] else {
-            return Err(LoadError::Config(format!("mrope_section is {sections:?}; it must be three numbers")));
+            return Err(LoadError::Config(format!(
+                "mrope_section is {sections:?}; it must be three numbers"
+            )));
         };
         if self.mrope_interleaved == Some(false) {
             return Err(LoadError::Config("mrope_interleaved must be true".into()));

@@ -147,8 +147,8 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
             }
             if common < node.tokens.len() {
                 found.differs = found.known < tokens.len();
-                found.image_dropped = found.differs
-                    && begins_with_other_image(&node.tokens[common..], &tokens[found.known..]);
+                found.image_dropped =
+                    found.differs && begins_with_other_image(&node.tokens[common..], &tokens[found.known..]);
                 break;
             }
             at = child;

@@ -38,7 +38,8 @@ fn prompts_with_images_match_the_reference_in_every_chunking_and_batch() {
             let ask = |case| recorded::ask(&engine, recorded.request(case))();
             let answers: Vec<_> = cases.iter().map(ask).collect();
             for (case, answer) in cases.iter().zip(&answers) {
-                let worst = recorded::check(&case.text, answer, BOUND).unwrap_or_else(|e| panic!("{name}: {e}"));
+                let worst =
+                    recorded::check(&case.text, answer, BOUND).unwrap_or_else(|e| panic!("{name}: {e}"));
                 println!("{name}: logits within {worst:.1e} in chunks of {chunk}");
             }
             let first = first.get_or_insert(answers);
@@ -48,7 +49,10 @@ fn prompts_with_images_match_the_reference_in_every_chunking_and_batch() {
         let engine = engine(&recorded, Options { max_batch: 8, ..exact(20) });
         let asked: Vec<_> = cases.iter().map(|case| recorded::ask(&engine, recorded.request(case))).collect();
         let answers: Vec<_> = asked.into_iter().map(|finish| finish()).collect();
-        assert!(recorded::same(first.as_deref().unwrap_or_default(), &answers), "{name}: neighbours change bits");
+        assert!(
+            recorded::same(first.as_deref().unwrap_or_default(), &answers),
+            "{name}: neighbours change bits"
+        );
     }
 }
 
@@ -103,7 +107,10 @@ fn images_that_do_not_fit_are_refused() {
     check(&|r| r.images[0].tensors = Arc::from([]), "0 tensors");
     let tensor = |rows, columns, values| Arc::from([ImageTensor { rows, columns, values }]);
     check(&|r| r.images[0].tensors = tensor(4, 6, vec![0.0; 7]), "7 values for 4 x 6 patches");
-    check(&|r| r.images[0].tensors = tensor(3, 8, good.images[0].tensors[0].values.clone()), "groups of 2 x 2");
+    check(
+        &|r| r.images[0].tensors = tensor(3, 8, good.images[0].tensors[0].values.clone()),
+        "groups of 2 x 2",
+    );
     check(&|r| r.images[0].tensors = tensor(0, 6, vec![]), "0 values");
     check(&|r| r.images[0].tensors = tensor(usize::MAX, 6, vec![]), "0 values");
     // The engine goes on.

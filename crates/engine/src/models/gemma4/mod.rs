@@ -146,9 +146,8 @@ struct Gemma4 {
 impl Model for Gemma4 {
     fn forward(&self, tokens: &Array, batch: &mut Batch) -> Array {
         let h = batch.splice(self.embed_tokens.forward(tokens) * self.embedding_scale);
-        let of_layers = |inputs: &PerLayerInputs| {
-            inputs.forward(&batch.with_images_as(tokens, self.pad_token_id), &h)
-        };
+        let of_layers =
+            |inputs: &PerLayerInputs| inputs.forward(&batch.with_images_as(tokens, self.pad_token_id), &h);
         let inputs = self.per_layer_inputs.as_ref().map_or(vec![], of_layers);
         let forward =
             |layer: &Gemma4Layer, h: &Array, i, batch: &mut Batch| layer.forward(h, i, &inputs, batch);

@@ -66,7 +66,9 @@ pub(in crate::models) fn load(config: &Value, w: &Weights, hidden_size: i32) -> 
         input_proj: embedder.linear("input_proj", hidden, CHANNELS * c.patch_size * c.patch_size)?,
         // A table for columns, and one for rows.
         tables: [0, 1].map(|axis| table.slice(0, axis, axis + 1).reshape(&[-1, hidden])),
-        layers: (0..c.num_hidden_layers).map(|i| Layer::load(&c, config, &layers.sub(i))).collect::<Result<_>>()?,
+        layers: (0..c.num_hidden_layers)
+            .map(|i| Layer::load(&c, config, &layers.sub(i)))
+            .collect::<Result<_>>()?,
         std_bias: standard("std_bias")?,
         std_scale: standard("std_scale")?,
         norm: RmsNorm::plain(hidden, c.rms_norm_eps),
@@ -164,9 +166,8 @@ struct ClippedLinear {
 impl ClippedLinear {
     fn load(c: &Config, w: &Weights, outputs: i32, inputs: i32) -> Result<ClippedLinear> {
         let limit = |name| w.float_tensor(name, &[1]);
-        let limits = || {
-            Ok([limit("input_min")?, limit("input_max")?, limit("output_min")?, limit("output_max")?])
-        };
+        let limits =
+            || Ok([limit("input_min")?, limit("input_max")?, limit("output_min")?, limit("output_max")?]);
         let limits = if c.use_clipped_linears { Some(limits()?) } else { None };
         Ok(ClippedLinear { linear: w.linear("linear", outputs, inputs)?, limits })
     }
@@ -199,7 +200,8 @@ struct Layer {
 
 impl Layer {
     fn load(c: &Config, config: &Value, w: &Weights) -> Result<Layer> {
-        let (hidden, intermediate, dim, eps) = (c.hidden_size, c.intermediate_size, c.head_dim, c.rms_norm_eps);
+        let (hidden, intermediate, dim, eps) =
+            (c.hidden_size, c.intermediate_size, c.head_dim, c.rms_norm_eps);
         let (heads, kv_heads) = (c.num_attention_heads, c.num_key_value_heads);
         let norm = |name| w.rms_norm(name, hidden, eps);
         let (attention, mlp) = (w.sub("self_attn"), w.sub("mlp"));

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 pub(crate) use self::image_positions::ImagePositions;
 pub(super) use self::{
-    gemma4::load as load_gemma4, pixtral::load as load_pixtral, qwen3_vl::load as load_qwen3_vl, siglip::load as load_siglip,
+    gemma4::load as load_gemma4, pixtral::load as load_pixtral, qwen3_vl::load as load_qwen3_vl,
+    siglip::load as load_siglip,
 };
 use crate::{
     api::{Image, Vision},

@@ -115,7 +115,8 @@ impl Tower for PixtralTower {
         let places = (0..rows as i32).flat_map(|row| (0..columns as i32).flat_map(move |c| [row, c]));
         let places: Vec<i32> = places.collect();
         let positions = Array::from_slice(&places, &[(rows * columns) as i32, 2]);
-        let patches = planes::patches(tensor, self.c.num_channels, self.c.patch_size).astype(self.activations);
+        let patches =
+            planes::patches(tensor, self.c.num_channels, self.c.patch_size).astype(self.activations);
         let mut h = self.ln_pre.forward(&self.patch_conv.forward(&patches));
         for layer in &self.layers {
             h = layer.forward(&h, &positions);

@@ -53,7 +53,10 @@ impl Config {
             ensure_supported((1..=most).contains(&value), message)?;
         }
         let side = self.side();
-        ensure_supported(side * side == self.num_position_embeddings, "num_position_embeddings is no square")?;
+        ensure_supported(
+            side * side == self.num_position_embeddings,
+            "num_position_embeddings is no square",
+        )?;
         let whole = self.num_heads > 0 && self.hidden_size % (4 * self.num_heads) == 0;
         ensure_supported(whole, "vision_config's hidden_size is no multiple of four times num_heads")?;
         ensure_supported(
@@ -63,7 +66,9 @@ impl Config {
         let indices = &self.deepstack_visual_indexes;
         ensure_supported(
             indices.iter().all(|&index| index < self.depth) && indices.is_sorted_by(|a, b| a < b),
-            format!("vision_config's deepstack_visual_indexes are {indices:?}; they must be ascending blocks"),
+            format!(
+                "vision_config's deepstack_visual_indexes are {indices:?}; they must be ascending blocks"
+            ),
         )
     }
 
@@ -153,7 +158,8 @@ fn samples(side: usize, count: usize) -> Vec<[(usize, f32); 2]> {
     let step = (side - 1) as f32 / (count.max(2) - 1) as f32;
     let sample = |i: usize| {
         // From both ends, as torch.linspace.
-        let at = if i < count / 2 { step * i as f32 } else { (side - 1) as f32 - step * (count - 1 - i) as f32 };
+        let at =
+            if i < count / 2 { step * i as f32 } else { (side - 1) as f32 - step * (count - 1 - i) as f32 };
         let at = if count == 1 { 0.0 } else { at };
         let (below, fraction) = (at as usize, at - at.floor());
         [(below, 1.0 - fraction), ((below + 1).min(side - 1), fraction)]

@@ -87,12 +87,14 @@ impl Recorded {
         let number = |key: &str| vision[key].as_u64().expect("a number") as usize;
         let input = match config["model_type"].as_str() {
             Some("mistral3") => Input::Planes(2 * number("patch_size")),
-            Some("gemma3") => {
-                Input::Square(number("image_size"), config["mm_tokens_per_image"].as_u64().expect("a number") as usize)
-            }
+            Some("gemma3") => Input::Square(
+                number("image_size"),
+                config["mm_tokens_per_image"].as_u64().expect("a number") as usize,
+            ),
             Some("gemma4") => Input::Patches(3 * number("patch_size").pow(2)),
             _ => {
-                let patch = number("in_channels") * number("temporal_patch_size") * number("patch_size").pow(2);
+                let patch =
+                    number("in_channels") * number("temporal_patch_size") * number("patch_size").pow(2);
                 Input::Patches(patch)
             }
         };
@@ -134,14 +136,20 @@ impl Recorded {
 
     /// The request of a case.
     pub(crate) fn request(&self, case: &PictureCase) -> Request {
-        let images = case.images.iter().map(|(index, runs)| {
-            self.image(*index, runs.iter().map(|&(start, end)| start..end).collect())
-        });
+        let images = case
+            .images
+            .iter()
+            .map(|(index, runs)| self.image(*index, runs.iter().map(|&(start, end)| start..end).collect()));
         Request { images: images.collect(), ..case.text.request() }
     }
 
     /// A prompt of text and images, which begins like one of those `before` or not, and its images.
-    pub(crate) fn random_request(&self, random: &mut Random, before: &[Request], max_tokens: usize) -> Request {
+    pub(crate) fn random_request(
+        &self,
+        random: &mut Random,
+        before: &[Request],
+        max_tokens: usize,
+    ) -> Request {
         let (mut prompt, mut images) = (vec![], vec![]);
         if !before.is_empty() && !random.one_in(3) {
             let other = &before[random.below(before.len())];
@@ -201,7 +209,8 @@ impl Recorded {
         let views = stored.iter().map(|(name, dtype, shape, data)| {
             (name, safetensors::tensor::TensorView::new(*dtype, shape.clone(), data).expect("a view"))
         });
-        safetensors::serialize_to_file(views, None, &folder.path().join("model.safetensors")).expect("written");
+        safetensors::serialize_to_file(views, None, &folder.path().join("model.safetensors"))
+            .expect("written");
         folder
     }
 
@@ -213,7 +222,8 @@ impl Recorded {
         let bytes = std::fs::read(self.folder.path().join("model.safetensors")).expect("weights");
         let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
         let text = tensors.tensors().into_iter().filter(|(name, _)| !name.contains(".visual."));
-        safetensors::serialize_to_file(text, None, &folder.path().join("model.safetensors")).expect("written");
+        safetensors::serialize_to_file(text, None, &folder.path().join("model.safetensors"))
+            .expect("written");
         folder
     }
 }
