@@ -69,7 +69,8 @@ fn text(part: &Value) -> Option<&str> {
 
 /// The index of an image part, which templates do not see.
 pub(crate) fn take_index(part: &mut Value) -> Option<usize> {
-    let index = part.as_object_mut().filter(|part| part.get("type") == Some(&json!("image")))?.remove("index");
+    let index =
+        part.as_object_mut().filter(|part| part.get("type") == Some(&json!("image")))?.remove("index");
     index?.as_u64().and_then(|index| usize::try_from(index).ok())
 }
 

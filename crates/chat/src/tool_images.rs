@@ -13,7 +13,8 @@ impl Template {
     /// Whether the template prints `placeholder` for an image in the result of a tool. Some print
     /// the parts as JSON, or fail.
     pub fn writes_tool_images(&self, placeholder: &str) -> bool {
-        let call = json!({ "id": "call00001", "type": "function", "function": { "name": "f", "arguments": {} } });
+        let call =
+            json!({ "id": "call00001", "type": "function", "function": { "name": "f", "arguments": {} } });
         let messages = [
             json!({ "role": "user", "content": "x" }),
             json!({ "role": "assistant", "content": "", "tool_calls": [call] }),
@@ -87,7 +88,8 @@ mod tests {
 
     #[test]
     fn images_of_results_move_to_the_next_turn_of_the_user() {
-        let results = [turn("tool", json!([text("a"), image(0), text("b")])), turn("tool", json!([image(1)]))];
+        let results =
+            [turn("tool", json!([text("a"), image(0), text("b")])), turn("tool", json!([image(1)]))];
         let left = [turn("tool", json!("a\nb")), turn("tool", json!(MOVED))];
         let own = turn("user", json!([text(LABEL), image(0), image(1)]));
         let check = |rest: &[Value], expected: &[Value]| {

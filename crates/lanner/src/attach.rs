@@ -159,7 +159,10 @@ mod tests {
         fs::write(&path, "<svg/>").unwrap();
         let mut images = Images::default();
         let error = attach_image(&path, &mut images).unwrap_err().to_string();
-        assert!(error.ends_with("a.png: the image is an SVG document; send a PNG, JPEG, WebP or GIF file"), "{error}");
+        assert!(
+            error.ends_with("a.png: the image is an SVG document; send a PNG, JPEG, WebP or GIF file"),
+            "{error}"
+        );
         let error = attach_image(&folder.path().join("b.png"), &mut images).unwrap_err().to_string();
         assert!(error.starts_with("cannot read ") && images.is_empty(), "{error}");
         assert!(attach_image(folder.path(), &mut images).is_err());

@@ -10,6 +10,9 @@ use vision::{Detail, EncodedImage, Format, Header, ImagePart, ImageSource, Limit
 /// Most images of one conversation.
 pub const MAX_IMAGES: usize = 100;
 
+/// Those of a request without any.
+pub static NO_IMAGES: Images = Images(vec![]);
+
 /// What every image must keep to.
 pub static LIMITS: LazyLock<Limits> = LazyLock::new(Limits::default);
 
@@ -87,8 +90,6 @@ impl ImageUrl {
 }
 
 impl Images {
-    pub const NONE: Images = Images(vec![]);
-
     /// Adds the image of a content part. Returns the part that refers to it; `None` if the part is
     /// no image. `at` is the part's place in the request.
     ///
@@ -188,7 +189,8 @@ pub(crate) mod tests {
     /// A PNG of one pixel.
     pub(crate) const PNG_BYTES: [u8; 69] = *include_bytes!("image/pixel.png");
     /// The same in base64.
-    pub(crate) const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mP4z8AAAAMBAQD3A0FDAAAAAElFTkSuQmCC";
+    pub(crate) const PNG: &str =
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mP4z8AAAAMBAQD3A0FDAAAAAElFTkSuQmCC";
 
     #[test]
     fn part_refers_to_its_image() {

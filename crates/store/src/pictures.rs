@@ -64,8 +64,8 @@ pub(crate) fn put(
         |row| row.get(0),
     )?;
     let wanted: Vec<(String, String)> = pictures.iter().map(|one| (one.head.clone(), one.digest())).collect();
-    let mut statement =
-        transaction.prepare_cached("SELECT head, digest FROM picture WHERE message = ?1 ORDER BY position")?;
+    let mut statement = transaction
+        .prepare("SELECT head, digest FROM picture WHERE message = ?1 ORDER BY position")?;
     let stored = statement.query_map([message], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let stored: Vec<(String, String)> = stored.collect::<Result<_, _>>()?;
     if stored == wanted {
@@ -91,7 +91,10 @@ pub(crate) fn without(other: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// The pictures of a conversation's messages, by the messages' ids.
-pub(crate) fn read(state: &Transaction, conversation: i64) -> Result<HashMap<String, Vec<Value>>, StoreError> {
+pub(crate) fn read(
+    state: &Transaction,
+    conversation: i64,
+) -> Result<HashMap<String, Vec<Value>>, StoreError> {
     let mut statement = state.prepare(
         "SELECT message.id, head, bytes FROM message
          JOIN picture ON picture.message = message.number JOIN blob USING (digest)

@@ -192,12 +192,7 @@ fn has_scheme(url: &str, scheme: &str) -> bool {
     url.split_once(':').is_some_and(|(start, _)| start.eq_ignore_ascii_case(scheme))
 }
 
-fn inline(
-    field: &'static str,
-    data: &str,
-    detail: Detail,
-    limits: &Limits,
-) -> Result<ImagePart, PartError> {
+fn inline(field: &'static str, data: &str, detail: Detail, limits: &Limits) -> Result<ImagePart, PartError> {
     let image = EncodedImage::from_base64(data, limits).map_err(|reason| PartError { field, reason })?;
     Ok(ImagePart { field, source: ImageSource::Inline(image), detail })
 }

@@ -16,8 +16,8 @@ use crate::{
     attach::{self, AttachError, attach_image},
     config::{ModelConfig, PromptText, RunConfig, RunPrompt},
     conversation,
-    image::Images,
     generate::{ChoiceEvent, Finish, Generation},
+    image::Images,
     loading,
     model::{AnswerParams, Conversation, Model, Prompt, PromptError},
     server::openai::{

@@ -40,7 +40,9 @@ impl FromStr for AllowedHost {
 
     fn from_str(text: &str) -> Result<AllowedHost, String> {
         let wrong = || {
-            format!("`{text}` is no host; write example.com, *.example.com for hosts below it, http://example.com to allow http too, or * for all")
+            format!(
+                "`{text}` is no host; write example.com, *.example.com for hosts below it, http://example.com to allow http too, or * for all"
+            )
         };
         let lower = text.to_ascii_lowercase();
         let (is_http, rest) = match lower.split_once("://") {
@@ -55,7 +57,8 @@ impl FromStr for AllowedHost {
         };
         let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
         let is_name = |host: &str| {
-            !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte))
+            !host.is_empty()
+                && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte))
         };
         let name = match host.strip_prefix("*.") {
             _ if host == "*" => HostName::Any,
@@ -110,7 +113,13 @@ impl Target {
             None if authority.as_str().ends_with(':') || authority.port().is_some() => {
                 return Err(bad("its port is no number"));
             }
-            None => if is_https { 443 } else { 80 },
+            None => {
+                if is_https {
+                    443
+                } else {
+                    80
+                }
+            }
         };
         Ok(Target { is_https, host, port })
     }

@@ -190,7 +190,8 @@ fn get(
 
 fn read(response: Response<ureq::Body>, target: &Target) -> Result<Vec<u8>, ImageUrlError> {
     let limit = LIMITS.max_file_bytes;
-    let declared = response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let declared =
+        response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if declared.is_some_and(|declared: u64| declared > limit) {
         return Err(ImageUrlError::TooLarge(limit));
     }

@@ -111,11 +111,20 @@ impl Model {
         };
         let messages = chat::conversation::prepare(&messages, template)?;
         let (tools, kwargs) = (Cow::Borrowed(&conversation.tools[..]), conversation.kwargs.clone());
-        let mut prepared =
-            Prepared { template, messages, tools, kwargs, images: vec![], plans: vec![], literals: Literals::default() };
+        let mut prepared = Prepared {
+            template,
+            messages,
+            tools,
+            kwargs,
+            images: vec![],
+            plans: vec![],
+            literals: Literals::default(),
+        };
         match &self.vision {
             Ok(vision) => prepared.add_images(&conversation.images, vision)?,
-            Err(error) if !conversation.images.is_empty() => return Err(PromptError::NoVision(error.clone())),
+            Err(error) if !conversation.images.is_empty() => {
+                return Err(PromptError::NoVision(error.clone()));
+            }
             Err(_) => {}
         }
         Ok(prepared)

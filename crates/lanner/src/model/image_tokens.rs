@@ -46,7 +46,12 @@ pub(super) struct Literals(Vec<(String, String)>);
 
 impl Literals {
     /// Finds which of the model's two tokens occur in the texts that a template gets.
-    pub(super) fn find(vision: &Vision, messages: &[Value], tools: &[Value], kwargs: &Map<String, Value>) -> Self {
+    pub(super) fn find(
+        vision: &Vision,
+        messages: &[Value],
+        tools: &[Value],
+        kwargs: &Map<String, Value>,
+    ) -> Self {
         let mut tokens = vec![vision.placeholder(), vision.image_token()];
         tokens.dedup();
         let texts = || messages.iter().chain(tools).chain(kwargs.values());
@@ -166,7 +171,9 @@ pub(super) fn expand(
         Expanded { text: short, ids: vec![], positions: vec![vec![]; plans.len()], runs: vec![], short_ids };
     let lengths = plans.iter().enumerate().flat_map(|(image, plan)| {
         let runs = plan.expansion.iter();
-        runs.filter_map(move |piece| if let Piece::Image(count) = piece { Some((image, *count)) } else { None })
+        runs.filter_map(
+            move |piece| if let Piece::Image(count) = piece { Some((image, *count)) } else { None },
+        )
     });
     let mut lengths = lengths.peekable();
     for (at, &id) in expanded.short_ids.iter().enumerate() {

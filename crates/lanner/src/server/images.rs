@@ -97,9 +97,7 @@ pub(super) fn check(
         return Err(ApiError::too_much_text(text, text_limit));
     }
     match &model.vision {
-        Err(error) if !images.is_empty() => {
-            Err(prompt_error(&PromptError::NoVision(error.clone()), param))
-        }
+        Err(error) if !images.is_empty() => Err(prompt_error(&PromptError::NoVision(error.clone()), param)),
         _ => Ok(()),
     }
 }

@@ -330,7 +330,9 @@ impl Preparation {
         let message = match kind {
             BodyKind::Text => format!("the body is larger than the limit of {limit} bytes; see --body-limit"),
             BodyKind::WithImages => {
-                format!("the body is larger than the limit of {limit} bytes for bodies with images; send fewer")
+                format!(
+                    "the body is larger than the limit of {limit} bytes for bodies with images; send fewer"
+                )
             }
         };
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("request_too_large")

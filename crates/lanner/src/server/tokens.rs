@@ -23,7 +23,7 @@ use super::{
     schema::ChatMessage,
 };
 use crate::{
-    image::Images,
+    image::NO_IMAGES,
     model::{Conversation, Model},
 };
 
@@ -166,7 +166,7 @@ pub(super) async fn prepared_chat<P: Send + 'static, T: Send + 'static>(
     let lane = charge.lane();
     let parse = move || {
         let (parsed, conversation) = parse(&bytes)?;
-        let images = conversation.as_ref().map_or(&Images::NONE, |conversation| &conversation.images);
+        let images = conversation.as_ref().map_or(&NO_IMAGES, |conversation| &conversation.images);
         images::check(images, &server.model, bytes.len(), text_limit, "messages")?;
         Ok((server, parsed, conversation))
     };

@@ -38,8 +38,17 @@ fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let truncated = honest[..honest.len() - 20].to_vec();
     let with = |more: &[u8]| [&honest[..], more].concat();
     vec![
-        ("an SVG document", b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>".to_vec(), "SVG"),
-        ("an SVG after a declaration", b"<?xml version='1.0'?><!DOCTYPE svg [<!ENTITY x SYSTEM 'file:///etc/passwd'>]><svg>&x;</svg>".to_vec(), "SVG"),
+        (
+            "an SVG document",
+            b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>".to_vec(),
+            "SVG",
+        ),
+        (
+            "an SVG after a declaration",
+            b"<?xml version='1.0'?><!DOCTYPE svg [<!ENTITY x SYSTEM 'file:///etc/passwd'>]><svg>&x;</svg>"
+                .to_vec(),
+            "SVG",
+        ),
         ("an HTML page", b"<!doctype html><script>alert(1)</script>".to_vec(), "HTML"),
         ("a PDF document", b"%PDF-1.7\n".to_vec(), "PDF"),
         ("a TIFF file", b"II*\0\x08\0\0\0".to_vec(), "TIFF"),
@@ -54,8 +63,17 @@ fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         ("a header of fewer rows than there are", lying(&honest, 64, 8), "damaged"),
         ("a PNG with a ZIP archive after it", with(b"PK\x03\x04 payload"), "not part of it"),
         ("a PNG with a script after it", with(b"<script>alert(1)</script>"), "not part of it"),
-        ("a PNG that is a PDF too", [&honest[..33], b"\0\0\0\x09tEXt%PDF-1.7\0\0\0\0\0", &honest[33..]].concat(), "PDF"),
-        ("a GIF of 65,535 pixels", b"GIF89a\xff\xff\xff\xff\x80\0\0\0\0\0\xff\xff\xff,\0\0\0\0\xff\xff\xff\xff\0\x02\x02D\x01\0;".to_vec(), "pixels"),
+        (
+            "a PNG that is a PDF too",
+            [&honest[..33], b"\0\0\0\x09tEXt%PDF-1.7\0\0\0\0\0", &honest[33..]].concat(),
+            "PDF",
+        ),
+        (
+            "a GIF of 65,535 pixels",
+            b"GIF89a\xff\xff\xff\xff\x80\0\0\0\0\0\xff\xff\xff,\0\0\0\0\xff\xff\xff\xff\0\x02\x02D\x01\0;"
+                .to_vec(),
+            "pixels",
+        ),
         ("a JPEG without an image", b"\xff\xd8\xff\xd9".to_vec(), "damaged"),
         ("a WebP that ends early", b"RIFF\xff\xff\xff\x7fWEBPVP8 ".to_vec(), "damaged"),
     ]
@@ -71,9 +89,15 @@ fn hostile_file_is_a_400_on_every_wire() {
         let user = |part: Value| json!([{ "role": "user", "content": [part] }]);
         let result = json!({ "type": "tool_result", "tool_use_id": "t", "content": [{ "type": "image", "source": source }] });
         for (path, body) in [
-            ("/v1/chat/completions", json!({ "messages": user(json!({ "type": "image_url", "image_url": { "url": uri } })) })),
+            (
+                "/v1/chat/completions",
+                json!({ "messages": user(json!({ "type": "image_url", "image_url": { "url": uri } })) }),
+            ),
             ("/v1/responses", json!({ "input": user(json!({ "type": "input_image", "image_url": uri })) })),
-            ("/v1/messages", json!({ "messages": user(json!({ "type": "image", "source": source })), "max_tokens": 1 })),
+            (
+                "/v1/messages",
+                json!({ "messages": user(json!({ "type": "image", "source": source })), "max_tokens": 1 }),
+            ),
             ("/v1/messages", json!({ "messages": user(result), "max_tokens": 1 })),
             ("/api/chat", json!({ "messages": [{ "role": "user", "content": "x", "images": [data] }] })),
         ] {

@@ -49,9 +49,8 @@ const TURN: &str = "<|im_end|>\n<|im_start|>assistant\n";
 fn every_api_takes_images_where_they_stand() {
     let server = sees();
     let (one, two) = (png(64, 96, 10), png(32, 32, 200));
-    let expected = format!(
-        "{USER}a<|vision_start|>[6]<|vision_end|>b<|vision_start|>[1]<|vision_end|>{TURN}"
-    );
+    let expected =
+        format!("{USER}a<|vision_start|>[6]<|vision_end|>b<|vision_start|>[1]<|vision_end|>{TURN}");
     let text = |kind: &str, text: &str| json!({ "type": kind, "text": text });
     let url = |bytes: &[u8]| json!({ "type": "image_url", "image_url": { "url": data_uri(bytes) } });
     let bare = |bytes: &[u8]| json!({ "type": "image_url", "image_url": data_uri(bytes) });
@@ -78,9 +77,7 @@ fn every_api_takes_images_where_they_stand() {
         check_images(&request);
     }
     // Ollama's images precede the text.
-    let expected = format!(
-        "{USER}<|vision_start|>[6]<|vision_end|><|vision_start|>[1]<|vision_end|>a{TURN}"
-    );
+    let expected = format!("{USER}<|vision_start|>[6]<|vision_end|><|vision_start|>[1]<|vision_end|>a{TURN}");
     let images = json!([base64(&one), base64(&two)]);
     for (path, body) in [
         ("/api/chat", json!({ "messages": [{ "role": "user", "content": "a", "images": images }] })),
@@ -109,7 +106,8 @@ fn images_of_tool_results_reach_the_model() {
     let server = sees();
     let picture = png(64, 64, 7);
     let call = json!({ "id": "t1", "type": "function", "function": { "name": "Read", "arguments": "{}" } });
-    let tools = json!([{ "type": "function", "function": { "name": "Read", "parameters": { "type": "object" } } }]);
+    let tools =
+        json!([{ "type": "function", "function": { "name": "Read", "parameters": { "type": "object" } } }]);
     let chat = json!({ "tools": tools, "messages": [
         { "role": "user", "content": "look" },
         { "role": "assistant", "content": null, "tool_calls": [call] },
@@ -138,7 +136,10 @@ fn images_of_tool_results_reach_the_model() {
         assert_eq!(reply.status, 200, "{path}: {}", reply.body);
         let request = server.last_request();
         let text = prompt(&request);
-        assert!(text.contains("<|im_start|>tool\n<|vision_start|>[4]<|vision_end|><|im_end|>"), "{path}: {text}");
+        assert!(
+            text.contains("<|im_start|>tool\n<|vision_start|>[4]<|vision_end|><|im_end|>"),
+            "{path}: {text}"
+        );
         check_images(&request);
     }
 }
@@ -255,7 +256,11 @@ fn image_that_cannot_be_used_is_a_400_that_names_its_field() {
         (url("data:image/png;base64,AA*A"), "image_url.url", "not base64"),
         (url("data:image/png;base64,"), "image_url.url", "empty"),
         (url("data:image/png,x"), "image_url.url", "base64"),
-        (user(json!({ "type": "image_url", "image_url": { "url": "data:", "detail": "most" } })), "detail", "low"),
+        (
+            user(json!({ "type": "image_url", "image_url": { "url": "data:", "detail": "most" } })),
+            "detail",
+            "low",
+        ),
         (user(json!({ "type": "input_audio", "input_audio": { "data": "" } })), "type", "input_audio"),
         (user(json!({ "type": "file", "file": { "file_id": "f" } })), "type", "`file`"),
         (user(json!({ "type": "video_url", "video_url": { "url": "x" } })), "type", "video_url"),
@@ -339,7 +344,11 @@ fn body_may_be_larger_by_its_images_and_not_by_its_text() {
     let part = json!({ "type": "image_url", "image_url": data_uri(&bytes) });
     let ask = |text: &str, part: &Value| {
         let content = json!([{ "type": "text", "text": text }, part]);
-        client::post(server.address, "/v1/chat/completions", &json!({ "messages": [{ "role": "user", "content": content }] }))
+        client::post(
+            server.address,
+            "/v1/chat/completions",
+            &json!({ "messages": [{ "role": "user", "content": content }] }),
+        )
     };
     let reply = ask("a", &part);
     assert_eq!(reply.status, 200, "{}", reply.body);
@@ -367,7 +376,11 @@ fn url_is_fetched_only_from_listed_hosts_with_public_addresses() {
         for path in ["/v1/chat/completions", "/tokenize"] {
             let reply = client::post(server.address, path, &body);
             let error = reply.json()["error"].clone();
-            assert_eq!((reply.status, &error["param"]), (400, &json!("messages[0].content[0].image_url.url")), "{error}");
+            assert_eq!(
+                (reply.status, &error["param"]),
+                (400, &json!("messages[0].content[0].image_url.url")),
+                "{error}"
+            );
             assert!(error["message"].as_str().unwrap().contains(words), "{url}: {error}");
         }
     }

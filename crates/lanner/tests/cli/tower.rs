@@ -21,8 +21,10 @@ const PROCESSOR: &str = r#"{"image_processor_type": "Qwen2VLImageProcessorFast",
 fn tokenizer() -> Value {
     let unused = [0xC0, 0xC1, 0xF5, 0xF6, 0xF7];
     let bytes = (0..=255u8).filter(|byte| !unused.contains(byte));
-    let vocab: Map<String, Value> =
-        (0u32..).zip(bytes).map(|(id, byte)| (crate::support::server::byte_symbol(byte).to_string(), id.into())).collect();
+    let vocab: Map<String, Value> = (0u32..)
+        .zip(bytes)
+        .map(|(id, byte)| (crate::support::server::byte_symbol(byte).to_string(), id.into()))
+        .collect();
     let names = ["<|vision_start|>", "<|image_pad|>", "<|video_pad|>", "<|vision_end|>", "<|im_end|>"];
     let added: Vec<Value> = (251..).zip(names).map(|(id, name): (u32, &str)| {
         json!({ "id": id, "content": name, "special": true, "single_word": false, "lstrip": false, "rstrip": false,
@@ -117,8 +119,10 @@ fn server_reuses_a_conversation_with_its_picture_and_names_a_dropped_one() {
     let server = ServerProcess::start(&["-m", model.path().to_str().unwrap(), "--disk-cache", "off"]);
     let listed = client::get(server.address, "/v1/models").json()["data"][0].clone();
     assert_eq!(listed["capabilities"]["vision"], true, "{listed}");
-    let image = |shade: u8| json!({ "type": "image_url", "image_url": { "url": data_uri(&png(40, 40, shade)) } });
-    let question = |shade: u8| json!({ "role": "user", "content": [{ "type": "text", "text": "what?" }, image(shade)] });
+    let image =
+        |shade: u8| json!({ "type": "image_url", "image_url": { "url": data_uri(&png(40, 40, shade)) } });
+    let question =
+        |shade: u8| json!({ "role": "user", "content": [{ "type": "text", "text": "what?" }, image(shade)] });
     let first = ask(&server, &json!([question(9)]));
     assert_eq!(first["usage"]["lanner"]["image_tokens"], 25, "{first}");
     let prompt = first["usage"]["prompt_tokens"].as_u64().unwrap();
@@ -131,7 +135,8 @@ fn server_reuses_a_conversation_with_its_picture_and_names_a_dropped_one() {
     assert!(cached(&again) > 25, "{again}");
     assert_eq!(first["choices"][0]["message"]["content"], again["choices"][0]["message"]["content"]);
     // Without the picture.
-    let dropped = ask(&server, &json!([{ "role": "user", "content": [{ "type": "text", "text": "what?" }] }]));
+    let dropped =
+        ask(&server, &json!([{ "role": "user", "content": [{ "type": "text", "text": "what?" }] }]));
     assert!(dropped["usage"]["lanner"].get("image_tokens").is_none());
 }
 

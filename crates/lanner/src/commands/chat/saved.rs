@@ -70,12 +70,7 @@ impl Saved {
         self.leaf = branch.last().map(|message| message.id.clone());
         let mut images = Images::default();
         let turns = branch.into_iter().map(|message| turn(message, &mut images)).collect();
-        Continued {
-            title: stored.title.clone(),
-            system: stored.system().map(str::to_owned),
-            turns,
-            images,
-        }
+        Continued { title: stored.title.clone(), system: stored.system().map(str::to_owned), turns, images }
     }
 
     /// Saves a message and its answer. A failure is told once, and ends nothing.

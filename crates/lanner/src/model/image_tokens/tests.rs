@@ -12,8 +12,10 @@ fn tokenizer(tokens: &[&str]) -> Tokenizer {
     let added = file["added_tokens"].as_array_mut().unwrap();
     let first = 1 + added.iter().filter_map(|token| token["id"].as_u64()).max().unwrap();
     for (id, token) in (first..).zip(tokens) {
-        added.push(json!({ "id": id, "content": token, "special": true, "single_word": false, "lstrip": false,
-                           "rstrip": false, "normalized": false }));
+        added.push(
+            json!({ "id": id, "content": token, "special": true, "single_word": false, "lstrip": false,
+                           "rstrip": false, "normalized": false }),
+        );
     }
     Tokenizer::from_bytes(file.to_string().as_bytes(), None).unwrap()
 }
@@ -31,7 +33,10 @@ const QWEN: Family = Family {
     tokens: &[],
 };
 const GEMMA3: Family = Family {
-    files: [r#"{"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 896, "width": 896}}"#, "{}"],
+    files: [
+        r#"{"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 896, "width": 896}}"#,
+        "{}",
+    ],
     tokens: &["<start_of_image>", "<image_soft_token>", "<end_of_image>"],
 };
 const GEMMA4: Family = Family {
@@ -75,7 +80,11 @@ impl Family {
         let tokenizer = tokenizer(self.tokens);
         let vision = self.vision(&tokenizer);
         let place = vision.placeholder();
-        for text in [format!("Look: {place} and {place}."), format!("{place}{place}"), format!("\n{place}\n\n{place} ")] {
+        for text in [
+            format!("Look: {place} and {place}."),
+            format!("{place}{place}"),
+            format!("\n{place}\n\n{place} "),
+        ] {
             let mut parts = text.split(place);
             let mut whole = parts.next().unwrap_or_default().to_owned();
             for (part, expansion) in parts.zip(&expansions) {
@@ -129,7 +138,9 @@ fn another_number_of_placeholders_than_images_is_an_error() {
     let tokenizer = tokenizer(&[]);
     let vision = QWEN.vision(&tokenizer);
     let encode = encoder(&tokenizer, false);
-    for (text, images, printed) in [("a", 1, 0), ("<|image_pad|>", 0, 1), ("<|image_pad|>a<|image_pad|>", 1, 2)] {
+    for (text, images, printed) in
+        [("a", 1, 0), ("<|image_pad|>", 0, 1), ("<|image_pad|>a<|image_pad|>", 1, 2)]
+    {
         let plans = QWEN.plans(&vec![(32, 32); images]);
         let error = expand(text, &plans, &vision, &Literals::default(), &encode).unwrap_err();
         let PromptError::Placeholders { images: found, printed: wrote } = error else { panic!("{error}") };

@@ -380,7 +380,11 @@ mod tests {
             ("assistant", json!([svg()]), "messages[0].content[0].type"),
             ("user", json!([{ "type": "document" }]), "messages[0].content[0].type"),
             ("user", json!([result(json!([file()]))]), "messages[0].content[0].content[0].source.type"),
-            ("user", json!([result(json!([{ "type": "document" }]))]), "messages[0].content[0].content[0].type"),
+            (
+                "user",
+                json!([result(json!([{ "type": "document" }]))]),
+                "messages[0].content[0].content[0].type",
+            ),
             ("user", json!([result(json!(7))]), "messages[0].content[0].content"),
             ("user", json!([{ "type": "tool_result" }]), "messages[0].content[0].tool_use_id"),
             ("assistant", json!([{ "type": "server_tool_use" }]), "messages[0].content[0].type"),

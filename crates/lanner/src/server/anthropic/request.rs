@@ -198,8 +198,7 @@ impl MessagesRequest {
     }
 
     fn chat_messages(&mut self) -> Result<(Vec<Value>, Images), ApiError> {
-        let (messages, images) =
-            chat_messages(self.system.as_ref(), &std::mem::take(&mut self.messages))?;
+        let (messages, images) = chat_messages(self.system.as_ref(), &std::mem::take(&mut self.messages))?;
         if messages.iter().all(|message| message["role"] == "system") {
             return Err(ApiError::invalid("messages", "messages is empty; send at least one of a user"));
         }

@@ -29,13 +29,13 @@ use super::{
     idempotency::{Claim, Recorder, Recording},
     metrics::{Outcome, OutcomeGuard},
     models::ModelLease,
-    preparation::ImageCharge,
     openai::{
         self, AnswerFormat, GenerateParams, Reply, ValidRequest,
         error::ApiError,
         prompt_error,
         usage::{self, MissContext, ThinkingUsage, Usage},
     },
+    preparation::ImageCharge,
     unix_seconds,
 };
 use crate::{

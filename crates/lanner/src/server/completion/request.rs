@@ -4,16 +4,19 @@ use std::time::Instant;
 
 use engine::RequestError;
 
-use crate::{image::Images, server::{
-    app_state::AppState,
-    format::ApiFormat,
-    idempotency::{Claim, Fingerprint, KeyReused},
-    images,
-    models::ModelLease,
-    openai::{self, ValidRequest, error::ApiError},
-    preparation::{ImageCharge, Preparation},
-    tenant::{Client, Tenant},
-}};
+use crate::{
+    image::NO_IMAGES,
+    server::{
+        app_state::AppState,
+        format::ApiFormat,
+        idempotency::{Claim, Fingerprint, KeyReused},
+        images,
+        models::ModelLease,
+        openai::{self, ValidRequest, error::ApiError},
+        preparation::{ImageCharge, Preparation},
+        tenant::{Client, Tenant},
+    },
+};
 
 pub(crate) struct ParsedRequest<F: ApiFormat> {
     pub server: ModelLease,
@@ -45,7 +48,7 @@ impl<F: ApiFormat> ParsedRequest<F> {
         let tenant = Tenant::new(client, valid.params.cache_salt.as_deref());
         let attached = F::attach(&mut valid.prompts, &server, &tenant)?;
         let conversation = F::conversation(&mut valid.prompts);
-        let images = conversation.map_or(&const { Images::NONE }, |conversation| &conversation.images);
+        let images = conversation.map_or(&NO_IMAGES, |conversation| &conversation.images);
         images::check(images, &server.model, body.len(), text_limit, F::PROMPT)?;
         let info = server.model.engine.info();
         if valid.idempotency.is_some() && !valid.params.is_repeatable(info) {
@@ -56,7 +59,16 @@ impl<F: ApiFormat> ParsedRequest<F> {
         let fingerprint = valid.idempotency.as_ref().map(|_| openai::fingerprint(F::ROUTE, body, lossy));
         let deadline = valid.params.timeout.and_then(|timeout| arrived.checked_add(timeout));
         server.set_keep_alive(valid.keep_alive);
-        Ok(ParsedRequest { server, valid, fingerprint, tenant, deadline, attached, file_charge: None, image_charge: None })
+        Ok(ParsedRequest {
+            server,
+            valid,
+            fingerprint,
+            tenant,
+            deadline,
+            attached,
+            file_charge: None,
+            image_charge: None,
+        })
     }
 
     /// Fetches images at URLs, and acquires the memory of all of them. Returns the bytes that

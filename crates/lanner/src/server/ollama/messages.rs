@@ -32,7 +32,8 @@ impl MessageImages {
                 return Err(ApiError::invalid(&at, format!("{at} must be a string of base64")));
             };
             // Some clients send what they show.
-            let data = data.strip_prefix("data:").and_then(|uri| uri.split_once(',')).map_or(data, |uri| uri.1);
+            let data =
+                data.strip_prefix("data:").and_then(|uri| uri.split_once(',')).map_or(data, |uri| uri.1);
             parts.push(self.images.add_base64(data, at)?);
         }
         if !parts.is_empty() {
@@ -180,8 +181,7 @@ mod tests {
             let error = openai_messages(vec![json!({ "role": "user", "images": images })]).unwrap_err();
             assert_eq!(error.body.param.as_deref(), Some(param));
         }
-        let (_, images) =
-            openai_messages(vec![json!({ "role": "user", "images": null }), json!(7)]).unwrap();
+        let (_, images) = openai_messages(vec![json!({ "role": "user", "images": null }), json!(7)]).unwrap();
         assert!(images.is_empty());
     }
 }

@@ -71,8 +71,9 @@ impl ApiError {
 
     /// A body has more text, which is all but its images, than the limit.
     pub fn too_much_text(text: usize, limit: usize) -> ApiError {
-        let message =
-            format!("the body has {text} bytes besides its images, more than the limit of {limit}; see --body-limit");
+        let message = format!(
+            "the body has {text} bytes besides its images, more than the limit of {limit}; see --body-limit"
+        );
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("request_too_large")
     }
 

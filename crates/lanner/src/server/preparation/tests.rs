@@ -51,7 +51,10 @@ fn large_bodies_are_limited_apart_from_small_ones() {
     let preparation = Preparation::new(1 << 20, TIMEOUT, Some((2 * MEMORY_DIVISOR) << 20));
     block_on(async {
         let large = || Body::from(vec![b' '; 1 << 20]);
-        let held = [preparation.read(large(), BodyKind::Text).await.ok(), preparation.read(large(), BodyKind::Text).await.ok()];
+        let held = [
+            preparation.read(large(), BodyKind::Text).await.ok(),
+            preparation.read(large(), BodyKind::Text).await.ok(),
+        ];
         assert!(held.iter().flatten().all(|received| received.charge.lane() != Lane::Small));
         let error = preparation.read(large(), BodyKind::Text).await.err().unwrap();
         assert_eq!((error.status.as_u16(), error.body.code), (503, Some("busy")));
@@ -59,8 +62,7 @@ fn large_bodies_are_limited_apart_from_small_ones() {
         assert_eq!(small.charge.lane(), Lane::Small);
         drop(held);
         // A body of unknown length keeps only the permits of its final length.
-        let pieces =
-            || stream::iter((0..20).map(|_| Ok::<_, std::io::Error>(vec![b' '; SMALL_BODY / 10])));
+        let pieces = || stream::iter((0..20).map(|_| Ok::<_, std::io::Error>(vec![b' '; SMALL_BODY / 10])));
         let read = || preparation.read(Body::from_stream(pieces()), BodyKind::Text);
         let held = [read().await.ok(), read().await.ok(), read().await.ok()];
         assert!(held.iter().flatten().all(|received| received.charge.lane() != Lane::Small));
@@ -74,8 +76,7 @@ fn small_body_does_not_wait_for_slow_ones_on_all_other_connections() {
     block_on(async {
         for _ in 1..MAX_CONNECTIONS {
             let sent = stream::iter([Ok::<_, std::io::Error>(vec![b' '; SMALL_BODY])]);
-            let (slow, preparation) =
-                (Body::from_stream(sent.chain(stream::pending())), preparation.clone());
+            let (slow, preparation) = (Body::from_stream(sent.chain(stream::pending())), preparation.clone());
             tokio::spawn(async move { preparation.read(slow, BodyKind::Text).await.map(|_| ()) });
         }
         // Until each has read what was sent.
@@ -120,7 +121,9 @@ fn body_limit_is_a_part_of_the_memory_limit() {
 #[test]
 fn body_with_many_values_uses_the_large_lane() {
     let preparation = Preparation::new(64 << 20, TIMEOUT, None);
-    let lane = |body: Body| block_on(preparation.read(body, BodyKind::Text)).ok().map(|received| received.charge.lane());
+    let lane = |body: Body| {
+        block_on(preparation.read(body, BodyKind::Text)).ok().map(|received| received.charge.lane())
+    };
     let values = |count: usize| Body::from(format!("{{\"a\": [{}]}}", vec!["0"; count].join(",")));
     assert_eq!(lane(values(SMALL_COUNT)), Some(Lane::Small));
     assert_eq!(lane(values(SMALL_COUNT + 1)), Some(Lane::Large { threads: 1 }));
@@ -131,8 +134,7 @@ fn body_with_many_values_uses_the_large_lane() {
 
 #[test]
 fn small_lane_does_not_wait_for_large_lane() {
-    let runtime =
-        Builder::new_multi_thread().max_blocking_threads(threads()).enable_time().build().unwrap();
+    let runtime = Builder::new_multi_thread().max_blocking_threads(threads()).enable_time().build().unwrap();
     let preparation = Arc::new(Preparation::new(1 << 20, TIMEOUT, None));
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let wait = Arc::new(std::sync::Mutex::new(wait));

@@ -78,7 +78,15 @@ pub(super) const OLLAMA_GENERATE: [Field; 10] = [
     ("template", &["null"], &[r#""x""#]),
     ("raw", &["true", "false"], &[]),
     ("context", &["[]"], &["[1]"]),
-    ("images", &["[]"], &[r#"["eA=="]"#, "7", r#"["iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mP4z8AAAAMBAQD3A0FDAAAAAElFTkSuQmCC"]"#]),
+    (
+        "images",
+        &["[]"],
+        &[
+            r#"["eA=="]"#,
+            "7",
+            r#"["iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mP4z8AAAAMBAQD3A0FDAAAAAElFTkSuQmCC"]"#,
+        ],
+    ),
     ("width", &["null"], &["7"]),
     ("height", &["null"], &["7"]),
     ("steps", &["null"], &["7"]),

@@ -138,13 +138,12 @@ impl Setup {
             info.vocab_size = 263;
             info.vision = engine::Vision::Tower { image_token_id: IMAGE_TOKEN };
         }
-        let engine =
-            scripted::scripted(info, self.capacity, self.delay, move |request: &Request, n| {
-                if n == 0 {
-                    received.lock().unwrap().push(request.clone());
-                }
-                script(request, n)
-            });
+        let engine = scripted::scripted(info, self.capacity, self.delay, move |request: &Request, n| {
+            if n == 0 {
+                received.lock().unwrap().push(request.clone());
+            }
+            script(request, n)
+        });
         let template = Template::new(self.template, Map::new()).unwrap();
         let tokenizer = if self.vision { vision_tokenizer() } else { tokenizer() };
         let mut model = Model::new(self.name.into(), engine, tokenizer, Some(template));

@@ -177,7 +177,11 @@ impl Turns {
                     return Err(not_read(&place, kind));
                 }
                 _ => {
-                    return Err(wrong(index, &format!(".{field}[{at}]"), "must be a part of text or an image"));
+                    return Err(wrong(
+                        index,
+                        &format!(".{field}[{at}]"),
+                        "must be a part of text or an image",
+                    ));
                 }
             }
         }
@@ -343,7 +347,10 @@ mod tests {
             (json!({ "content": "x" }), "input[0].type"),
             (json!({ "role": "user" }), "input[0].content"),
             (json!({ "role": "owl", "content": "x" }), "input[0].role"),
-            (json!({ "role": "user", "content": [{ "type": "input_image" }] }), "input[0].content[0].image_url"),
+            (
+                json!({ "role": "user", "content": [{ "type": "input_image" }] }),
+                "input[0].content[0].image_url",
+            ),
             (json!({ "role": "user", "content": [{ "type": "input_file" }] }), "input[0].content[0].type"),
             (json!({ "role": "user", "content": [{ "type": "input_audio" }] }), "input[0].content[0].type"),
             (
