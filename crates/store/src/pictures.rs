@@ -64,8 +64,8 @@ pub(crate) fn put(
         |row| row.get(0),
     )?;
     let wanted: Vec<(String, String)> = pictures.iter().map(|one| (one.head.clone(), one.digest())).collect();
-    let mut statement = transaction
-        .prepare("SELECT head, digest FROM picture WHERE message = ?1 ORDER BY position")?;
+    let mut statement =
+        transaction.prepare("SELECT head, digest FROM picture WHERE message = ?1 ORDER BY position")?;
     let stored = statement.query_map([message], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let stored: Vec<(String, String)> = stored.collect::<Result<_, _>>()?;
     if stored == wanted {

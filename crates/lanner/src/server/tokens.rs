@@ -71,12 +71,7 @@ pub(super) async fn tokenize(
     Extension(preparation): Threads,
     ImageBody(body): ImageBody,
 ) -> Result<Response, ApiError> {
-    let parse = |body: &[u8]| {
-        let request: TokenizeRequest = openai::parse(body)?;
-        let conversation = request.messages.is_some().then(|| conversation(body)).transpose()?;
-        Ok((request, conversation))
-    };
-    prepared_chat(&state, &preparation, body, parse, |server, request, conversation| {
+    prepared_chat(&state, &preparation, body, parse_tokenize, |server, request, conversation| {
         let ids = request.ids(server, conversation.as_ref())?;
         request.answer(&server.model, &ids)
     })
@@ -108,8 +103,7 @@ pub(super) async fn apply_template(
     Extension(preparation): Threads,
     ImageBody(body): ImageBody,
 ) -> Result<Json<Value>, ApiError> {
-    let parse = |body: &[u8]| Ok(((), Some(conversation(body)?)));
-    prepared_chat(&state, &preparation, body, parse, |server, (), conversation| {
+    prepared_chat(&state, &preparation, body, parse_conversation, |server, (), conversation| {
         let prompt = server.model.render(&conversation.unwrap_or_default());
         let prompt = prompt.map_err(|error| prompt_error(&error, "messages"))?;
         Ok(json!({ "prompt": prompt }))
@@ -181,6 +175,16 @@ pub(super) async fn prepared_chat<P: Send + 'static, T: Send + 'static>(
         work(&server, parsed, conversation)
     };
     preparation.run(lane, work).await
+}
+
+fn parse_tokenize(body: &[u8]) -> Result<(TokenizeRequest, Option<Conversation>), ApiError> {
+    let request: TokenizeRequest = openai::parse(body)?;
+    let conversation = request.messages.is_some().then(|| conversation(body)).transpose()?;
+    Ok((request, conversation))
+}
+
+fn parse_conversation(body: &[u8]) -> Result<((), Option<Conversation>), ApiError> {
+    Ok(((), Some(conversation(body)?)))
 }
 
 /// The conversation in the body of a chat completion.

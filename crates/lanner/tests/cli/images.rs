@@ -211,18 +211,15 @@ fn tokens_are_counted_from_the_size_and_reported_in_usage() {
     let text_only = server.chat(&json!({})).json()["usage"]["lanner"].clone();
     assert!(text_only.get("image_tokens").is_none());
     let count = client::post(server.address, "/tokenize", &chat).json();
-    // Without the start of the answer.
-    let opening = "<|im_start|>assistant\n".len() + 1 - "<|im_start|>".len();
-    assert_eq!(count["count"], prompt - if count["count"] == prompt { 0 } else { opening }, "{count}");
+    assert_eq!(count["count"], prompt, "{count}");
     let source = json!({ "type": "base64", "media_type": "image/png", "data": base64(&picture) });
     let messages = json!({ "messages": [{ "role": "user", "content": [
         { "type": "text", "text": "hi" }, { "type": "image", "source": source },
     ] }] });
     let counted = client::post(server.address, "/v1/messages/count_tokens", &messages);
     assert_eq!(counted.json()["input_tokens"], prompt, "{}", counted.body);
-    // The file is cut off after its header: a count decodes no pixels.
-    let requests = server.num_requests();
-    assert_eq!(requests, 2);
+    // Counting asks the engine nothing.
+    assert_eq!(server.num_requests(), 2);
 }
 
 #[test]
@@ -231,7 +228,7 @@ fn detail_and_the_limit_bound_the_tokens() {
     models.max_image_tokens = 600;
     let server = Setup { models, ..Setup::with_vision() }.says("x");
     let picture = data_uri(&png(1600, 1600, 7));
-    let mut tokens = |detail: Value| {
+    let tokens = |detail: Value| {
         let image = json!({ "url": picture, "detail": detail });
         let content = json!([{ "type": "image_url", "image_url": image }]);
         let reply = server.chat(&json!({ "messages": [{ "role": "user", "content": content }] }));
@@ -366,7 +363,6 @@ fn url_is_fetched_only_from_listed_hosts_with_public_addresses() {
     for (url, words) in [
         ("https://other.example/a.png", "not among the hosts"),
         ("http://listed.invalid/a.png", "not among the hosts"),
-        ("https://listed.invalid/a.png", "cannot be found"),
         ("http://127.0.0.1:9/a.png", "not public"),
         ("https://localhost/a.png", "not public"),
         ("https://user@listed.invalid/a.png", "user name"),

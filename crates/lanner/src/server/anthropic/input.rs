@@ -80,9 +80,9 @@ struct Content<'a> {
     value: &'a Value,
 }
 
-impl Content<'_> {
+impl<'a> Content<'a> {
     /// Its blocks, each with its place; a string is a block of text.
-    fn blocks(&self) -> Result<Vec<(String, Cow<'_, Value>)>, ApiError> {
+    fn blocks(&self) -> Result<Vec<(String, Cow<'a, Value>)>, ApiError> {
         match self.value {
             Value::String(text) => {
                 Ok(vec![(self.at.clone(), Cow::Owned(json!({ "type": "text", "text": text })))])

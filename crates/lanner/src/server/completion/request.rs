@@ -28,7 +28,7 @@ pub(crate) struct ParsedRequest<F: ApiFormat> {
     /// Bytes of stored items that belong to the prompt.
     pub attached: usize,
     /// Held for the files of fetched images.
-    file_charge: Option<ImageCharge>,
+    _file_charge: Option<ImageCharge>,
     /// Held for the tensors of images.
     pub image_charge: Option<ImageCharge>,
 }
@@ -66,7 +66,7 @@ impl<F: ApiFormat> ParsedRequest<F> {
             tenant,
             deadline,
             attached,
-            file_charge: None,
+            _file_charge: None,
             image_charge: None,
         })
     }
@@ -82,7 +82,7 @@ impl<F: ApiFormat> ParsedRequest<F> {
         preparation: &Preparation,
     ) -> Result<usize, ApiError> {
         let Some(conversation) = F::conversation(&mut self.valid.prompts) else { return Ok(0) };
-        self.file_charge = images::fetch(&mut conversation.images, state, preparation).await?;
+        self._file_charge = images::fetch(&mut conversation.images, state, preparation).await?;
         let memory = images::memory(&conversation.images, &self.server.model)?;
         if memory.tensors > 0 {
             self.image_charge = Some(preparation.charge_images(memory.tensors, F::PROMPT).await?);
