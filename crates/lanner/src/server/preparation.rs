@@ -209,7 +209,9 @@ impl Preparation {
             } else if is_large && declared == 0 && total > self.body_limit && bytes.len() <= self.body_limit {
                 let rest = units(limit) - units(self.body_limit);
                 let more = self.charge(&self.large_bytes, rest).await?;
-                charge.iter_mut().for_each(|charge| charge.merge(more));
+                if let Some(charge) = &mut charge {
+                    charge.merge(more);
+                }
             } else if !is_large && units(total) > units(bytes.len()) {
                 let more = self.charge(&self.small_bytes, units(total) - units(bytes.len())).await?;
                 match &mut charge {
