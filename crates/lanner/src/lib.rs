@@ -9,6 +9,7 @@
 //! assert!(Cli::try_parse_from(["lanner", "fly"]).is_err());
 //! ```
 
+pub mod attach;
 mod bench;
 mod builtin;
 mod cache_breakpoints;
@@ -24,6 +25,8 @@ pub mod fuzzing;
 pub mod generate;
 mod grammar;
 pub mod hub;
+pub mod image;
+pub mod image_url;
 pub mod keep_alive;
 pub mod launch;
 pub mod loading;

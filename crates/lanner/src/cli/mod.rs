@@ -355,6 +355,9 @@ pub struct RunArgs {
     /// The prompt; `-` reads it from standard input.
     #[arg(value_name = "PROMPT")]
     pub prompt: Vec<String>,
+    /// An image to show the model before the prompt; may be given several times.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["raw", "ids"])]
+    pub image: Vec<PathBuf>,
     /// Complete the prompt as plain text, without the chat template.
     #[arg(long, conflicts_with_all = ["system", "think", "no_think"])]
     pub raw: bool,

@@ -1,7 +1,10 @@
 //! Arguments on the model, how it runs, and its caches; sections `[model]` and `[cache]` of the
 //! config file.
 
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+};
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
@@ -66,6 +69,10 @@ pub struct ModelArgs {
     /// [default: none].
     #[arg(hide_short_help = true, long, env = "LANNER_DRAFT_MODEL", value_name = "MODEL")]
     pub draft_model: Option<String>,
+    /// Most tokens of an image; larger images are made smaller before the model sees them
+    /// [default: 4096].
+    #[arg(hide_short_help = true, long, env = "LANNER_MAX_IMAGE_TOKENS", value_name = "TOKENS")]
+    pub max_image_tokens: Option<NonZeroU32>,
     /// A flag of some commands only: see [`SpeculateArgs`].
     #[arg(skip)]
     pub speculate: Option<SpeculateArg>,

@@ -72,6 +72,8 @@ pub enum CommandError {
     #[error(transparent)]
     Prompt(#[from] crate::model::PromptError),
     #[error(transparent)]
+    Attach(#[from] crate::attach::AttachError),
+    #[error(transparent)]
     Request(#[from] engine::RequestError),
     #[error("{0}")]
     Quantize(#[from] engine::quantize::QuantizeError),

@@ -13,9 +13,11 @@ use super::{
     ids::{continue_ids, dump_logits},
 };
 use crate::{
+    attach::{self, AttachError, attach_image},
     config::{ModelConfig, PromptText, RunConfig, RunPrompt},
     conversation,
     generate::{ChoiceEvent, Finish, Generation},
+    image::Images,
     loading,
     model::{AnswerParams, Conversation, Model, Prompt, PromptError},
     server::openai::{
@@ -48,8 +50,10 @@ pub fn run(model: &ModelConfig, config: RunConfig) -> Result<(), CommandError> {
 
 fn answer(model: &Model, prompt: RunInput, config: RunConfig, output: Output) -> Result<(), CommandError> {
     let prompt = prompt.encode(model)?;
+    let images = model.load_images(&prompt)?;
     let params = AnswerParams {
         overrides: &config.sampling,
+        images: &images,
         thinking: &ThinkingParams::default(),
         ignore_eos: config.ignore_eos,
         stop: config.stop,
@@ -90,10 +94,14 @@ enum RunInput {
 impl RunInput {
     fn read(prompt: &RunPrompt) -> Result<RunInput, CommandError> {
         Ok(match prompt {
-            RunPrompt::Turn { text, conversation } => {
+            RunPrompt::Turn { text, images: paths, conversation } => {
+                let mut images = Images::default();
+                let parts = paths.iter().map(|path| attach_image(path, &mut images));
+                let parts = parts.collect::<Result<Vec<Value>, AttachError>>()?;
                 let mut messages = conversation::opening(conversation.system.as_deref());
-                messages.push(conversation::user(&read_text(text)?));
-                RunInput::Conversation(conversation::prompt_for(messages, conversation.think))
+                messages.push(attach::message(parts, &read_text(text)?));
+                let conversation = conversation::prompt_for(messages, conversation.think);
+                RunInput::Conversation(Conversation { images, ..conversation })
             }
             RunPrompt::Raw(text) => RunInput::Text(read_text(text)?),
             RunPrompt::Ids(ids) => RunInput::Ids(ids.clone()),

@@ -16,6 +16,7 @@ use crate::{
     bench::machine,
     config::{ModelConfig, ServeConfig, StoreConfig, is_readable_by_others},
     hub,
+    image_url::ImageUrls,
     model::Model,
     server::{self, AppState, Server, preparation},
     terminal::say,
@@ -72,6 +73,9 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     say(format_args!("lanner: serving {} on http://{address}/v1 (ready in {seconds:.2} s)", server.name()));
     let state = AppState::new(server, model.clone(), config.registry.clone());
     store.iter().for_each(|store| state.set_store(store.clone()));
+    if !config.allow_image_urls.is_empty() {
+        state.set_image_urls(ImageUrls::new(config.allow_image_urls.clone()));
+    }
     let result = runtime.block_on(server::serve(listener, state.clone(), &config));
     // Drops running requests; a template that is being rendered must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));

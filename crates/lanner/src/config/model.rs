@@ -1,6 +1,6 @@
 //! How to load and run a model, and how much state to cache.
 
-use std::path::PathBuf;
+use std::{num::NonZeroU32, path::PathBuf};
 
 use chat::{RenderMemory, tools::Dialect};
 
@@ -19,6 +19,8 @@ const MAX_PREFIX_CACHE: usize = 8 << 30;
 const RENDER_DIVISOR: usize = 8;
 /// Prompts that a server renders at a time.
 const RENDERINGS: usize = 8;
+/// Tokens of an image of 4.2 megapixels for Qwen's models.
+const MAX_IMAGE_TOKENS: u32 = 4096;
 /// Default size of a disk cache.
 pub(super) const DISK_CACHE_BYTES: usize = 3 << 30;
 
@@ -38,6 +40,8 @@ pub struct ModelConfig {
     pub ngram_table: Option<PathBuf>,
     /// A smaller model to draft with; [`crate::drafting`] finds it.
     pub draft_model: Option<String>,
+    /// Most tokens of an image; larger images are made smaller.
+    pub max_image_tokens: u32,
 }
 
 /// Sizes of the prefix cache in memory and on disk.
@@ -83,6 +87,10 @@ impl ModelConfig {
             tool_dialect: None,
             ngram_table: args.ngram_table.or(file.ngram_table),
             draft_model: args.draft_model.or(file.draft_model),
+            max_image_tokens: args
+                .max_image_tokens
+                .or(file.max_image_tokens)
+                .map_or(MAX_IMAGE_TOKENS, NonZeroU32::get),
         }
     }
 

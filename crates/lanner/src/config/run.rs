@@ -41,6 +41,7 @@ pub enum RunPrompt {
     /// A user message for the chat template.
     Turn {
         text: PromptText,
+        images: Vec<PathBuf>,
         conversation: ConversationConfig,
     },
     /// Text to continue.
@@ -77,6 +78,7 @@ impl RunConfig {
             None if args.raw => RunPrompt::Raw(PromptText::new(prompt)?),
             None => RunPrompt::Turn {
                 text: PromptText::new(prompt)?,
+                images: args.image,
                 conversation: ConversationConfig::new(args.conversation),
             },
         };

@@ -16,15 +16,17 @@ use tokio::{
 
 use self::{
     input::Input,
-    saved::{Continued, Saved},
+    saved::{Continued, Question, Saved},
     slash::Slash,
 };
 use super::CommandError;
 use crate::{
+    attach::{self, attach_image, dropped_image},
     config::{ChatConfig, ModelConfig},
     conversation,
     generate::{ChoiceEvent, Generation, Reason},
-    model::{AnswerParams, Model},
+    image::Images,
+    model::{AnswerParams, Conversation, Model, PromptError},
     sampling::Overrides,
     terminal::{Printer, PromptProgress, say},
     thinking::ThinkingParams,
@@ -50,7 +52,10 @@ fn converse(
     if let Some(Continued { title, turns, .. }) = &continued {
         say(format_args!("(continuing \"{title}\" after {} messages)", turns.len()));
     }
-    let (stored_system, turns) = continued.map_or((None, vec![]), |stored| (stored.system, stored.turns));
+    let (stored_system, turns, images) = match continued {
+        Some(stored) => (stored.system, stored.turns, stored.images),
+        None => (None, vec![], Images::default()),
+    };
     let mut session = Session {
         runtime: Builder::new_current_thread().enable_io().build()?,
         model,
@@ -59,12 +64,15 @@ fn converse(
         system: config.conversation.system.or(stored_system),
         think: config.conversation.think,
         turns,
+        images,
+        attached: vec![],
         saved,
         // In a pipe Ctrl-C ends the program.
         interruptible: input.is_terminal(),
     };
     while let Some(line) = input.next()? {
-        let result = match Slash::parse(&line) {
+        let dropped = dropped_image(&line).map(|path| Slash::Image(path.display().to_string()));
+        let result = match dropped.or_else(|| Slash::parse(&line)) {
             Some(Slash::Quit) => break,
             Some(command) => session.run(command),
             None => session.turn(&line),
@@ -91,6 +99,9 @@ struct Session<'a> {
     think: Option<bool>,
     /// Messages of the user and the assistant, alternating.
     turns: Vec<Value>,
+    images: Images,
+    /// Parts for the next message.
+    attached: Vec<Value>,
     saved: Saved,
     interruptible: bool,
 }
@@ -103,12 +114,15 @@ struct Answer {
 
 impl Session<'_> {
     fn turn(&mut self, text: &str) -> Result<(), CommandError> {
-        self.turns.push(conversation::user(text));
+        let attached = std::mem::take(&mut self.attached);
+        let images = attached.iter().filter_map(|part| self.images.data_uri(part)).collect();
+        self.turns.push(attach::message(attached, text));
         let answer = self.answer();
         let message = answer.as_ref().ok().and_then(|answer| Some(&answer.as_ref()?.message));
         finish_turn(&mut self.turns, message);
         if let Some(Answer { message, usage }) = answer? {
-            self.saved.add(&self.model.name, self.system.as_deref(), text, &message, usage);
+            let question = Question { text, images };
+            self.saved.add(&self.model.name, self.system.as_deref(), question, &message, usage);
         }
         Ok(())
     }
@@ -117,9 +131,13 @@ impl Session<'_> {
     fn answer(&self) -> Result<Option<Answer>, CommandError> {
         // From here on, also while the prompt is prepared, Ctrl-C only stops the answer.
         let interrupts = self.interruptible.then(|| self.interrupts()).transpose()?;
-        let prompt = self.model.chat_prompt(&conversation::prompt_for(self.messages(), self.think))?;
+        let conversation = conversation::prompt_for(self.messages(), self.think);
+        let conversation = Conversation { images: self.images.clone(), ..conversation };
+        let prompt = self.model.chat_prompt(&conversation)?;
+        let images = self.model.load_images(&prompt)?;
         let params = AnswerParams {
             overrides: &self.sampling,
+            images: &images,
             thinking: &ThinkingParams::default(),
             ignore_eos: false,
             stop: vec![],
@@ -200,8 +218,10 @@ impl Session<'_> {
             Slash::Help => say(slash::HELP),
             Slash::System(text) => self.system = (!text.is_empty()).then_some(text),
             Slash::Think(think) => self.think = Some(think),
+            Slash::Image(path) => self.attach(Path::new(&path))?,
             Slash::Clear => {
                 self.turns.clear();
+                (self.images, self.attached) = (Images::default(), vec![]);
                 self.saved.restart();
             }
             Slash::Save(path) => self.save(Path::new(&path))?,
@@ -211,9 +231,20 @@ impl Session<'_> {
         Ok(())
     }
 
+    fn attach(&mut self, path: &Path) -> Result<(), CommandError> {
+        // Before the user types a message in vain.
+        if let Err(error) = &self.model.vision {
+            return Err(PromptError::NoVision(error.clone()).into());
+        }
+        self.attached.push(attach_image(path, &mut self.images)?);
+        say(format_args!("(attached {}; it goes with the next message)", path.display()));
+        Ok(())
+    }
+
     /// Writes the conversation as a body of `POST /v1/chat/completions`.
     fn save(&self, path: &Path) -> Result<(), CommandError> {
-        let conversation = json!({ "model": self.model.name, "messages": self.messages() });
+        let messages = attach::with_data_uris(self.messages(), &self.images);
+        let conversation = json!({ "model": self.model.name, "messages": messages });
         std::fs::write(path, format!("{conversation:#}\n"))
             .map_err(|error| CommandError::Write { path: path.to_path_buf(), error })
     }

@@ -4,9 +4,12 @@ use serde_json::{Map, Value, json};
 use store::{Conversation, Message, Role, Scope, Store, StoreError, Update};
 
 use crate::{
+    attach,
     commands::serve::open_store,
     config::{ChatConfig, StoreConfig},
-    conversation, sampling,
+    conversation,
+    image::Images,
+    sampling,
     terminal::say,
 };
 
@@ -21,11 +24,18 @@ pub(super) struct Saved {
     has_failed: bool,
 }
 
+/// A message of the user: its text, and its pictures as data URIs.
+pub(super) struct Question<'a> {
+    pub(super) text: &'a str,
+    pub(super) images: Vec<String>,
+}
+
 /// A stored conversation as the chat goes on with it.
 pub(super) struct Continued {
     pub(super) title: String,
     pub(super) system: Option<String>,
     pub(super) turns: Vec<Value>,
+    pub(super) images: Images,
 }
 
 impl Saved {
@@ -58,11 +68,9 @@ impl Saved {
         self.id.clone_from(&stored.id);
         self.settings.clone_from(&stored.settings);
         self.leaf = branch.last().map(|message| message.id.clone());
-        Continued {
-            title: stored.title.clone(),
-            system: stored.system().map(str::to_owned),
-            turns: branch.into_iter().map(turn).collect(),
-        }
+        let mut images = Images::default();
+        let turns = branch.into_iter().map(|message| turn(message, &mut images)).collect();
+        Continued { title: stored.title.clone(), system: stored.system().map(str::to_owned), turns, images }
     }
 
     /// Saves a message and its answer. A failure is told once, and ends nothing.
@@ -70,10 +78,11 @@ impl Saved {
         &mut self,
         model: &str,
         system: Option<&str>,
-        text: &str,
+        question: Question,
         answer: &Value,
         usage: Value,
     ) {
+        let Question { text, images } = question;
         let Some(store) = &self.store else { return };
         let (question, reply) = (new_id(), new_id());
         let at = store::now();
@@ -89,6 +98,8 @@ impl Saved {
             usage: None,
             other: Map::new(),
         };
+        let pictures = (!images.is_empty()).then(|| ("images".to_owned(), images.into()));
+        let asked = Message { other: pictures.into_iter().collect(), ..empty.clone() };
         let answer = Message {
             id: reply.clone(),
             parent: Some(question),
@@ -97,12 +108,12 @@ impl Saved {
             reasoning: answer["reasoning_content"].as_str().map(str::to_owned),
             model: Some(model.to_owned()),
             usage: Some(usage),
-            ..empty.clone()
+            ..empty
         };
         self.settings.insert("system".into(), system.unwrap_or_default().into());
         let update = Update {
             leaf: Some(reply.clone()),
-            messages: vec![empty, answer],
+            messages: vec![asked, answer],
             settings: Some(self.settings.clone()),
             ..Update::default()
         };
@@ -122,10 +133,15 @@ impl Saved {
     }
 }
 
-/// A message in OpenAI's format.
-fn turn(message: &Message) -> Value {
+/// A message in OpenAI's format. Pictures that cannot be used any more are left out.
+fn turn(message: &Message, images: &mut Images) -> Value {
     match message.role {
-        Role::User => conversation::user(&message.text),
+        Role::User => {
+            let uris = message.other.get("images").and_then(Value::as_array).into_iter().flatten();
+            let part = |uri| json!({ "type": "image_url", "image_url": uri });
+            let parts = uris.filter_map(|uri| images.add_part(&part(uri), "images")?.ok()).collect();
+            attach::message(parts, &message.text)
+        }
         Role::Tool => {
             let id = message.other.get("toolCallId").cloned().unwrap_or_default();
             json!({ "role": "tool", "content": message.text, "tool_call_id": id })

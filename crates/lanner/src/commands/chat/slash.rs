@@ -6,6 +6,8 @@ pub(super) enum Slash {
     /// Empty: no system message.
     System(String),
     Think(bool),
+    /// The path of an image for the next message.
+    Image(String),
     Clear,
     Save(String),
     Quit,
@@ -16,6 +18,7 @@ pub(super) enum Slash {
 pub(super) const HELP: &str = "\
 /system TEXT   set the system message; without TEXT, remove it
 /think on|off  ask for reasoning or for none
+/image FILE    show the model an image with the next message; dropping a file does the same
 /clear         start another conversation with the same system message
 /save FILE     write the conversation as JSON
 /quit          leave (also Ctrl-D)
@@ -33,6 +36,8 @@ impl Slash {
             ("think", "on") => Slash::Think(true),
             ("think", "off") => Slash::Think(false),
             ("think", _) => Slash::Invalid("/think takes `on` or `off`".to_owned()),
+            ("image", "") => Slash::Invalid("/image takes a file name".to_owned()),
+            ("image", path) => Slash::Image(path.to_owned()),
             ("clear", _) => Slash::Clear,
             ("save", "") => Slash::Invalid("/save takes a file name".to_owned()),
             ("save", path) => Slash::Save(path.to_owned()),
@@ -55,11 +60,12 @@ mod tests {
             ("/think  off ", Some(Slash::Think(false))),
             ("/system You are\nterse.", Some(Slash::System("You are\nterse.".into()))),
             ("/system", Some(Slash::System(String::new()))),
+            ("/image  a b.png", Some(Slash::Image("a b.png".into()))),
             ("/save a b.json", Some(Slash::Save("a b.json".into()))),
         ] {
             assert_eq!(Slash::parse(line), expected, "{line}");
         }
-        for line in ["/think maybe", "/save", "/etc/passwd is a file", "/"] {
+        for line in ["/think maybe", "/save", "/image", "/etc/passwd is a file", "/"] {
             assert!(matches!(Slash::parse(line), Some(Slash::Invalid(_))), "{line}");
         }
     }
