@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from words import POOLS
-from vision import raster
+from vision import fonts, raster
 from vision.pixels import FACTOR, MAX_PIXELS, MIN_PIXELS, PATCH
 from vision.strokes import Style, line
 
@@ -92,13 +92,16 @@ STYLE_SIZE = 48
 
 
 class Styles:
-    """Text styles in use, renewed one by one."""
+    """Text styles in use: faces of fonts, and own strokes in styles that are renewed one by one."""
 
     def __init__(self, rng, count=12, uses=60):
         self.rng, self.uses, self.left = rng, uses, uses
         self.styles = [Style(rng, STYLE_SIZE) for _ in range(count)]
+        self.faces = fonts.load() if fonts.FILE.exists() else []
 
     def pick(self):
+        if self.faces and self.rng.random() < 0.5:
+            return fonts.Face(*self.faces[int(self.rng.integers(len(self.faces)))], spacing=max(0.0, self.rng.normal(1, 3)))
         self.left -= 1
         if self.left < 0:
             self.styles[int(self.rng.integers(len(self.styles)))] = Style(self.rng, STYLE_SIZE)
