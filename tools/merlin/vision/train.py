@@ -28,7 +28,7 @@ import quant  # noqa: E402
 from model import DecoderLayer, Merlin  # noqa: E402
 from train import orthogonal  # noqa: E402
 from vision import language, scenes, weights  # noqa: E402
-from vision.batches import LONGEST, Sizes, Source, Text  # noqa: E402
+from vision.batches import LONGEST, PAD, Sizes, Source, Text  # noqa: E402
 from vision.pixels import MERGE, normalise  # noqa: E402
 from vision.tower import Block, Config, Merger, Tower  # noqa: E402
 
@@ -219,7 +219,7 @@ class Trainer:
         return 100 * (wrong == 0).float().mean().item(), bad
 
     def sample(self, arrays, row, said, target):
-        ids = [i for i, a in zip(arrays["ids"][row].tolist(), [0, *arrays["answer"][row].tolist()]) if not a and i != self.text.image]
+        ids = [i for i, a in zip(arrays["ids"][row].tolist(), [0, *arrays["answer"][row].tolist()]) if not a and i not in (self.text.image, PAD)]
         return {"prompt": self.text.decode(ids)[-120:], "said": self.text.decode(said), "expected": self.text.decode(target)}
 
     def evaluate(self, sets, quantise):
@@ -353,11 +353,10 @@ def main(args):
     torch.manual_seed(args.seed)
     torch.set_float32_matmul_precision("high")
     args.out.mkdir(parents=True, exist_ok=True)
-    log = Log(args.out / "train.log")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    names = list(SETS)
+    log, names = Log(args.out / "train.log"), list(SETS)
     # Forked before the GPU is touched.
     source = Source(Sizes(args.rows), args.merlin, args.workers, args.slots, args.seed * 1000, list(SETS.values()))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         trainer = Trainer(args, device)
         log(f"{sum(p.numel() for p in trainer.tower.parameters()) / 1e6:.2f}M parameters on {torch.cuda.get_device_name() if device == 'cuda' else 'the CPU'}; {vars(args)}")
