@@ -56,7 +56,7 @@ class Text:
     def __init__(self, folder):
         tok = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.vocabulary = tok.get_vocab()
-        self.encode = lru_cache(4096)(lambda text: tok.encode(text, add_special_tokens=False).ids)
+        self.encode = lru_cache(1 << 16)(lambda text: tok.encode(text, add_special_tokens=False).ids)
         self.decode = lambda ids: tok.decode(ids, skip_special_tokens=False)
         self.image, self.end = self.vocabulary[IMAGE], self.encode("<|im_end|>\n")
 
@@ -143,8 +143,12 @@ class Maker:
         return scenes.make(self.rng, split, kind, most, self.styles, self.grain)
 
     def kind(self):
-        names = list(scenes.MIX)
-        return names[int(self.rng.choice(len(names), p=np.array(list(scenes.MIX.values())) / sum(scenes.MIX.values())))]
+        at = self.rng.random() * sum(scenes.MIX.values())
+        for name, share in scenes.MIX.items():
+            at -= share
+            if at < 0:
+                break
+        return name
 
     def row(self, split, kind, wanted, room):
         """Pictures and conversation of one row, of at most `room` picture tokens."""

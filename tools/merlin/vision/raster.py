@@ -49,16 +49,17 @@ def background(rng, height, width, colour):
     y, x = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)[None, :]
     if kind < 0.25:
         a = rng.uniform(0, 2 * np.pi)
-        ramp = (np.cos(a) * x / width + np.sin(a) * y / height) * depth
+        ramp = x * (float(np.cos(a)) * depth / width) + y * (float(np.sin(a)) * depth / height)
     elif kind < 0.4:
         coarse = rng.normal(0, depth / 2, (5, 5)).astype(np.float32)
-        ramp = bilinear(coarse, np.broadcast_to(y * (4 / height), (height, width)), np.broadcast_to(x * (4 / width), (height, width)))
+        knots = np.arange(5, dtype=np.float32)
+        ramp = np.maximum(1 - np.abs(y * (4 / height) - knots), 0) @ coarse @ np.maximum(1 - np.abs(x.T * (4 / width) - knots), 0).T
     elif kind < 0.5:
         period, a = rng.uniform(6, 40), rng.uniform(0, np.pi)
-        ramp = (np.sin((np.cos(a) * x + np.sin(a) * y) * (2 * np.pi / period)) > rng.uniform(-0.5, 0.9)) * (depth * 0.7)
+        ramp = (np.sin((float(np.cos(a)) * x + float(np.sin(a)) * y) * (2 * np.pi / period)) > rng.uniform(-0.5, 0.9)) * np.float32(depth * 0.7)
     elif kind < 0.57:
         step = int(rng.integers(12, 40))
-        ramp = ((y % step < 1) | ((x % step < 1) & (rng.random() < 0.5))) * -depth
+        ramp = ((y % step < 1) | ((x % step < 1) & (rng.random() < 0.5))) * np.float32(-depth)
     else:
         return canvas
     canvas += ramp[..., None]
@@ -84,7 +85,7 @@ def polygon(x, y, sides, radius):
     sector = 2 * np.pi / sides
     a = np.arctan2(x, -y)
     a = np.abs((a % sector) - sector / 2)
-    return np.hypot(x, y) * np.cos(a) - radius * np.cos(sector / 2)
+    return np.hypot(x, y) * np.cos(a) - radius * float(np.cos(sector / 2))
 
 
 def box(x, y, w, h):
@@ -99,8 +100,8 @@ def star(x, y, radius, inner):
     a = np.abs((a + sector / 2) % sector - sector / 2)
     r = np.hypot(x, y)
     px, py = r * np.sin(a), r * np.cos(a)
-    ex, ey = inner * np.sin(sector / 2), inner * np.cos(sector / 2) - radius
-    return (px * -ey + (py - radius) * ex) / np.hypot(ex, ey)
+    ex, ey = float(inner * np.sin(sector / 2)), float(inner * np.cos(sector / 2) - radius)
+    return (px * -ey + (py - radius) * ex) / float(np.hypot(ex, ey))
 
 
 def heart(x, y, r):
@@ -152,13 +153,14 @@ def shape(canvas, rng, name, cx, cy, r, colour):
     turn = np.radians(rng.uniform(-TURNS[name], TURNS[name]))
     if name == "rectangle" and rng.random() < 0.3:
         turn += np.pi / 2
+    r = float(r)
     half = int(r * 1.3) + 3
     top, left = int(cy) - half, int(cx) - half
     y = np.arange(top, top + 2 * half, dtype=np.float32)[:, None] + 0.5 - cy
     x = np.arange(left, left + 2 * half, dtype=np.float32)[None, :] + 0.5 - cx
     c, s = np.float32(np.cos(turn)), np.float32(np.sin(turn))
     k = rng.random()
-    d = SHAPES[name](x * c + y * s, y * c - x * s, np.float32(r), k).astype(np.float32)
+    d = SHAPES[name](x * c + y * s, y * c - x * s, r, k)
     style = rng.random()
     if style < 0.15:
         d = d - r * 0.08
@@ -195,4 +197,5 @@ def finish(canvas, rng, grain):
     if kind < 0.35:
         start = int(rng.integers(0, len(grain) - canvas.size))
         canvas += grain[start : start + canvas.size].reshape(canvas.shape) * np.float32(rng.uniform(1, 9))
-    return np.clip(np.rint(canvas), 0, 255).astype(np.uint8)
+    canvas += 0.5
+    return np.clip(canvas, 0, 255, out=canvas).astype(np.uint8)

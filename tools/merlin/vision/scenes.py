@@ -112,11 +112,11 @@ class Styles:
 def places(s, count, least, most):
     """Centres and radii of `count` objects that do not touch, left to right, as large as `most` of the shorter side if there is room."""
     w, h = s.width, s.height
-    r = min(most * min(w, h), 0.62 * np.sqrt(w * h / max(count, 1)) / 1.3)
+    r = min(most * min(w, h), 0.62 * float(np.sqrt(w * h / max(count, 1))) / 1.3)
     while True:
         found = []
         for _ in range(60 * count):
-            radius = max(least, r * s.rng.uniform(0.65, 1))
+            radius = min(max(least, r * s.rng.uniform(0.65, 1)), 0.46 * min(w, h) - 1)
             x, y = (s.rng.uniform(radius * 1.06 + 1, side - radius * 1.06 - 1) for side in (w, h))
             if all(np.hypot(x - a, y - b) > 1.08 * (radius + q) + 3 for a, b, q in found):
                 found.append((x, y, radius))
@@ -353,7 +353,7 @@ def make(rng, split, kind, most, styles, grain):
     """A finished scene at some size (its `canvas` then is uint8), and the (height, width) in tokens of its picture."""
     h, w = grid(rng, kind, most)
     height, width, scale = h * FACTOR, w * FACTOR, 1.0
-    if rng.random() < 0.35:
+    if rng.random() < 0.25:
         # Of another size, as a user's picture would be: the preprocessor resizes it.
         scale = float(np.exp(rng.uniform(-0.45, 0.45)))
         height, width = (int(side * scale * rng.uniform(0.97, 1.03)) for side in (height, width))

@@ -278,31 +278,38 @@ def pin(source, log):
 
 
 class Staged:
-    """The next training batch, copied to the device while the last one is computed; keeps the held-out sets aside."""
+    """The next training batch, copied to the device while the last one is computed; keeps the held-out sets aside.
 
-    def __init__(self, trainer, source, names):
+    Where the workers are slower than the GPU, the batches of a short time ago are taken once more."""
+
+    def __init__(self, trainer, source, names, recent=12):
         self.trainer, self.source, self.names = trainer, source, names
-        self.sets, self.waited, self.next, self.slot, self.running = {}, 0.0, None, None, []
+        self.sets, self.waited, self.again, self.next, self.slot, self.running = {}, 0.0, 0, None, None, []
+        self.recent, self.most = [], recent
 
     def stage(self):
         started = time.time()
-        while True:
+        while self.slot is None and (self.source.full.empty() is False or len(self.recent) < self.most):
             slot, order = self.source.take()
             if order is None:
+                self.next, self.slot = self.trainer.to_device(self.source.slots[slot]), slot
                 break
             self.sets[self.names[order]] = {k: v.copy() for k, v in self.source.slots[slot].items()}
             self.source.free.put(slot)
         self.waited += time.time() - started
-        self.next, self.slot = self.trainer.to_device(self.source.slots[slot]), slot
 
     def take(self):
-        if self.next is None:
+        if self.slot is None:
             self.stage()
-        staged, self.next = self.next, None
-        if staged[1]:
-            staged[1].synchronize()
+        if self.slot is None:
+            self.again += 1
+            return self.recent.pop(0)
+        if self.next[1]:
+            self.next[1].synchronize()
         self.source.free.put(self.slot)
-        return self.trainer.arrived(staged)
+        b, self.slot = self.trainer.arrived(self.next), None
+        self.recent = [*self.recent[-self.most * 2 :], b]
+        return b
 
     def bound(self):
         """Lets the program run at most two steps ahead of the GPU."""
@@ -336,9 +343,9 @@ def train(trainer, source, names, args, log):
             n, spent = step - logged, time.time() - mark
             loss, right, named, spoken = (totals / n).tolist()
             log(f"step {step} loss {loss:.4f} tokens right {right:.4f} named {named:.3f} spoken {spoken:.3f} rate {rate(progress, step, args):.3f}"
-                f" {'4-bit ' if progress >= args.quantise_from else ''}{n * source.sizes.rows / spent:.0f} rows/s, waited {100 * batches.waited / spent:.0f} %")
+                f" {'4-bit ' if progress >= args.quantise_from else ''}{n * source.sizes.rows / spent:.0f} rows/s, waited {100 * batches.waited / spent:.0f} %, again {100 * batches.again / n:.0f} %")
             totals.zero_()
-            batches.waited, logged, mark = 0.0, step, time.time()
+            batches.waited, batches.again, logged, mark = 0.0, 0, step, time.time()
         if time.time() - tested > args.test_every:
             figures = trainer.evaluate(batches.sets, progress >= args.quantise_from)
             log("held out: " + ", ".join(f"{k} {v[0]:.1f}" for k, v in figures.items()))
@@ -354,6 +361,7 @@ def main(args):
     torch.set_float32_matmul_precision("high")
     args.out.mkdir(parents=True, exist_ok=True)
     log, names = Log(args.out / "train.log"), list(SETS)
+    scenes.MIX.update(json.loads(args.mix))
     # Forked before the GPU is touched.
     source = Source(Sizes(args.rows), args.merlin, args.workers, args.slots, args.seed * 1000, list(SETS.values()))
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -399,5 +407,6 @@ if __name__ == "__main__":
     p.add_argument("--save-every", type=float, default=150, help="seconds")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--config", default="{}", help="JSON with changes to the tower's shape")
+    p.add_argument("--mix", default="{}", help="JSON with changes to the shares of the scenes")
     p.add_argument("--eager", action="store_true", help="do not compile")
     main(p.parse_args())
