@@ -1,6 +1,7 @@
 """Compares this folder's pixels, tower and language model with transformers, in float32: `check.py [--tower tower.safetensors]`.
 
-Without `--tower` a small random tower is compared. Needs transformers and torchvision; ends with an error where they differ.
+Without `--tower` the shipped tower is compared, or a small random one where there is none. Needs transformers and torchvision; ends with
+an error where they differ.
 """
 
 import argparse
@@ -122,8 +123,9 @@ def check_rendering(text):
 
 def main(args):
     torch.manual_seed(1)
-    if args.tower:
-        hub = weights.load(str(args.tower))
+    shipped = weights.from_mlx(weights.load(str(MERLIN / "model.safetensors")))
+    if args.tower or shipped:
+        hub = weights.load(str(args.tower)) if args.tower else shipped
     else:
         config = Config(depth=2, hidden_size=128, intermediate_size=192, num_heads=2)
         hub = weights.to_hub(Tower(config).state_dict(), config)

@@ -5,7 +5,6 @@ that torch.compile differentiates it and no other package is needed.
 """
 
 import torch
-import torch.nn.functional as F
 
 from model import attention, l2norm
 
@@ -105,7 +104,3 @@ def splice(model, ids, spot, features):
 def answer_logits(model, x, batch, where):
     """Logits at the positions `where`."""
     return model.head(hidden(model, x, batch)[where]).float()
-
-
-def loss_and_hits(logits, target):
-    return F.cross_entropy(logits, target), logits.argmax(-1) == target

@@ -12,7 +12,7 @@ import numpy as np
 
 from words import POOLS
 from vision import fonts, raster
-from vision.pixels import FACTOR, MAX_PIXELS, MIN_PIXELS, PATCH
+from vision.pixels import FACTOR, MAX_PIXELS, MIN_PIXELS
 from vision.strokes import Style, line
 
 SHAPES, COLOURS = list(raster.SHAPES), list(raster.COLOURS)

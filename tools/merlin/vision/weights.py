@@ -64,10 +64,6 @@ def vision_config(c):
     return {"model_type": "qwen3_5", **asdict(c), "hidden_act": "gelu_pytorch_tanh", "deepstack_visual_indexes": [], "initializer_range": 0.02}
 
 
-def read_config(raw):
-    return Config(**{k: v for k, v in raw.items() if k in Config.__dataclass_fields__})
-
-
 def config_of(hub):
     """The shape of a tower from its weights; heads are 64 wide."""
     hidden = hub[HUB + "pos_embed.weight"].shape[1]
