@@ -167,7 +167,8 @@ class Trainer:
         # Found here, because on the GPU it would stop the queue of kernels.
         b["where"] = b["answer"].flatten().nonzero()[:, 0]
         if self.device == "cpu":
-            return b, None
+            # The workers fill the arrays again while these are in use.
+            return {k: v.clone() for k, v in b.items()}, None
         with torch.cuda.stream(self.copies):
             b = {k: v.to(self.device, non_blocking=True) for k, v in b.items()}
             return b, self.copies.record_event()
