@@ -85,35 +85,25 @@ ASK = {
          "What is the color of {bar}?", "Name the color of bar {bar}."],
         ["Which color does bar {bar} have?", "What is the colour of bar {bar}?", "Can you tell me the color of bar {bar}?"]),
 }
-ONLY = (["Answer with the value only.", "Only the answer, please.", "Reply with just the answer.", "Give only the answer.", "One word only."], ["Answer with one word.", "Just the answer."])
-CAN_BE_SHORT = {"the_shape", "the_colour", "colour_of", "shape_of", "count_shape", "count_colour", "count_all", "read_word", "read_number", "bar_value", "bar_high", "bar_low", "bar_count", "bar_colour"}
 # Answers whose value is spelt letter by letter, so that words never seen can be written.
 SPELT = {"read_word"}
 
 
-def listed(pairs):
-    named = [article(f"{c} {s}") for c, s in pairs]
-    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
-
-
-def counted(n, one, many):
-    return f"There is 1 {one}." if n == 1 else f"There are {n} {many}."
-
-
-# kind -> the answer as a sentence, from the value v and the words w of the question.
-ANSWER = {
-    "the_shape": lambda v, w: f"It is {article(v)}.", "the_colour": lambda v, w: f"It is {v}.", "colour_of": lambda v, w: f"The {w['thing']} is {v}.",
-    "shape_of": lambda v, w: f"The {w['colour']} shape is {article(v)}.", "count_shape": lambda v, w: counted(v, w["thing"], plural(w["thing"])),
-    "count_colour": lambda v, w: counted(v, f"{w['colour']} shape", f"{w['colour']} shapes"), "count_all": lambda v, w: counted(v, "shape", "shapes"),
-    "exists": lambda v, w: "Yes." if v else "No.", "left": lambda v, w: capital(listed([v])) + ".", "right": lambda v, w: capital(listed([v])) + ".",
-    "describe": lambda v, w: capital(listed(v)) + ".", "read_word": lambda v, w: f'It says "{v}".', "read_number": lambda v, w: f"The number is {v}.",
-    "bar_value": lambda v, w: f"The value of {w['bar']} is {v}.", "bar_high": lambda v, w: f"The highest bar is {v}.", "bar_low": lambda v, w: f"The lowest bar is {v}.",
-    "bar_count": lambda v, w: counted(v, "bar", "bars"), "bar_colour": lambda v, w: f"Bar {w['bar']} is {v}.",
-}
+def named(pair):
+    return capital(" ".join(pair))
 
 
 def capital(text):
     return text[0].upper() + text[1:]
+
+
+# kind -> the answer, from its value. The tower does not see the question and the language model does not learn, so no
+# answer's first words depend on the wording: an answer is its value, but for what is read.
+ANSWER = {
+    "exists": lambda v: "Yes." if v else "No.", "left": lambda v: f"{named(v)}.", "right": lambda v: f"{named(v)}.",
+    "describe": lambda v: ", ".join([named(v[0]), *(" ".join(pair) for pair in v[1:])]) + ".",
+    "read_word": lambda v: f'It says "{v}".', "read_number": lambda v: f"The number is {v}.",
+}
 
 
 def what(w):
@@ -121,7 +111,7 @@ def what(w):
     return " ".join([*([w["colour"]] if "colour" in w else []), w.get("shape", "shape")])
 
 
-def wording(kind, words, split, pick, short):
+def wording(kind, words, split, pick):
     """The question of an exchange."""
     fills = dict(words)
     if "thing" in words:
@@ -132,13 +122,11 @@ def wording(kind, words, split, pick, short):
     for a in ("a {what}", "A {what}"):
         if "what" in fills and a in text:
             text = text.replace(a, article(fills["what"]))
-    text = text.format(**fills)
-    return f"{text} {pick(ONLY[split == 'eval'])}" if short else text
+    return text.format(**fills)
 
 
 def exchange(kind, words, value, split, rng):
     """(question, answer, the part of the answer to be spelt or None) in words drawn for this split."""
     pick = lambda options: options[int(rng.integers(len(options)))]  # noqa: E731
-    short = kind in CAN_BE_SHORT and rng.random() < 0.12
-    answer = str(value) if short else ANSWER[kind](value, words)
-    return wording(kind, words, split, pick, short), answer, value if kind in SPELT else None
+    answer = ANSWER.get(kind, lambda v: f"{capital(str(v))}.")(value)
+    return wording(kind, words, split, pick), answer, value if kind in SPELT else None

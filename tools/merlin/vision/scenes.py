@@ -117,7 +117,7 @@ def places(s, count, least, most):
         found = []
         for _ in range(60 * count):
             radius = min(max(least, r * s.rng.uniform(0.65, 1)), 0.46 * min(w, h) - 1)
-            x, y = (s.rng.uniform(radius * 1.06 + 1, side - radius * 1.06 - 1) for side in (w, h))
+            x, y = (s.rng.uniform(min(radius * 1.06 + 1, side / 2), max(side - radius * 1.06 - 1, side / 2)) for side in (w, h))
             if all(np.hypot(x - a, y - b) > 1.08 * (radius + q) + 3 for a, b, q in found):
                 found.append((x, y, radius))
                 if len(found) == count:
@@ -318,7 +318,7 @@ def chart(s, styles):
 
 
 MAKERS = {"one": one, "several": several, "count": count, "words": words, "digits": digits, "sign": sign, "chart": chart}
-MIX = {"one": 0.10, "several": 0.19, "count": 0.19, "words": 0.22, "digits": 0.14, "sign": 0.06, "chart": 0.10}
+MIX = {"one": 0.10, "several": 0.20, "count": 0.26, "words": 0.15, "digits": 0.10, "sign": 0.05, "chart": 0.14}
 
 
 def grid(rng, kind, most):
