@@ -12,22 +12,21 @@
 #pragma once
 #include "warpgroup.cuh"
 
-constexpr int BLOCK_OF_ROWS = 64, BLOCK_PLANES = BLOCK_OF_ROWS * 2 * GROUP;
-constexpr int BLOCK_OF_INPUTS = BLOCK_PLANES + BLOCK_OF_ROWS * 8;
 // Weights come by pieces of so many groups.
 constexpr int PIECE = 4;
 
 // For measurements: leave parts out. Products of other modes than 0 are wrong.
 constexpr int NO_PRODUCTS = 1, NO_SCALING = 2, NO_COPIES = 4, MULTIPLIER = 8;
 
-// `ROWS` of a tile, `COLUMNS` of a wgmma (two for a row), `BUFFERS` of integer sums.
-template <int BITS_, int WARPGROUPS_, int ROWS_, int COLUMNS_, int BUFFERS_>
+// `EACH` times 64 features for each of the `WARPGROUPS`, `ROWS` of a tile, `COLUMNS` of a wgmma (two for a row),
+// `BUFFERS` of integer sums.
+template <int BITS_, int WARPGROUPS_, int EACH_, int ROWS_, int COLUMNS_, int BUFFERS_>
 struct Tiling {
     static constexpr int BITS = BITS_, WARPGROUPS = WARPGROUPS_, ROWS = ROWS_, COLUMNS = COLUMNS_;
-    static constexpr int BUFFERS = BUFFERS_;
-    static constexpr int TILES = WARPGROUPS * 4, FEATURES = WARPGROUPS * 64, THREADS = WARPGROUPS * 128;
+    static constexpr int BUFFERS = BUFFERS_, EACH = EACH_, FEATURE_BLOCKS = WARPGROUPS * EACH;
+    static constexpr int TILES = FEATURE_BLOCKS * 4, FEATURES = FEATURE_BLOCKS * 64, THREADS = WARPGROUPS * 128;
     static constexpr int CHUNKS = ROWS * 2 / COLUMNS, BLOCKS = ROWS / BLOCK_OF_ROWS;
-    // Sums of a thread, and integer sums of a chunk.
+    // Sums of a thread for 64 features; sums and integer sums of a chunk.
     static constexpr int SUMS = ROWS / 2, CHUNK_SUMS = COLUMNS / 4, INTEGERS = COLUMNS / 2;
     // Of a tile of 16 features: codes of a group, codes of a piece, and all of a piece.
     static constexpr int GROUP_CODES = TILE * GROUP * BITS / 8, PIECE_CODES = PIECE * GROUP_CODES;
@@ -38,7 +37,7 @@ struct Tiling {
     static constexpr int ROOM = (227 << 10) - TOTALS - PIECES * STAGE - 512;
     static constexpr int SLOTS = ROOM / SLOT < 8 ? ROOM / SLOT : 8;
     static constexpr int SHARED = TOTALS + PIECES * STAGE + SLOTS * SLOT + 512;
-    static_assert(SLOTS >= 2 && SLOTS <= PIECES * PIECE && CHUNKS % BUFFERS == 0);
+    static_assert(SLOTS >= 2 && SLOTS <= PIECES * PIECE && CHUNKS * EACH % BUFFERS == 0);
 };
 
 // A place in a ring, and the parity of its round.
@@ -86,7 +85,7 @@ __device__ __forceinline__ void bring(const Parts& parts, const WideRings<T>& ri
                                       int rows, int lane) {
     const int groups = segments * GROUPS, per_tile = groups / PIECE;
     const int blocks = (rows + BLOCK_OF_ROWS - 1) / BLOCK_OF_ROWS, row_tiles = (blocks + T::BLOCKS - 1) / T::BLOCKS;
-    const int feature_tiles = (feature_blocks(parts) + T::WARPGROUPS - 1) / T::WARPGROUPS;
+    const int feature_tiles = (feature_blocks(parts) + T::FEATURE_BLOCKS - 1) / T::FEATURE_BLOCKS;
     const int tiles = row_tiles * feature_tiles, all_weights = feature_blocks(parts) * 4;
     const u64 keep = evict_last();
     // Weights: the tile of the CTA, the piece of it, this lane's 16 features.
@@ -193,17 +192,19 @@ struct WideConsumer {
     // The group whose products are started next, and the slot of the one that is scaled.
     Turn slot, piece;
     int in = 0, started = 0, current = 0;
-    Codes codes[2];
+    Codes codes[2][T::EACH];
     int d[T::BUFFERS][T::INTEGERS];
-    float sums[T::SUMS];
+    float sums[T::EACH][T::SUMS];
 
     // Waits for the next group's weights and inputs and takes the weights.
-    __device__ __forceinline__ void take(Codes& to, bool more) {
+    __device__ __forceinline__ void take(Codes (&to)[T::EACH], bool more) {
         if (!(MODE & NO_COPIES) && more) {
             if (in == 0) barrier_wait(rings.piece_full + piece.at * 8, piece.parity);
             barrier_wait(rings.full + slot.at * 8, slot.parity);
         }
-        load_group<T>(to, shared + T::TOTALS + piece.at * T::STAGE + tile * T::PIECE_BYTES, in, lane);
+        const unsigned char* from = shared + T::TOTALS + piece.at * T::STAGE + tile * T::PIECE_BYTES;
+#pragma unroll
+        for (int e = 0; e < T::EACH; e++) load_group<T>(to[e], from + e * 4 * T::PIECE_BYTES, in, lane);
         started = slot.at;
         slot.next(T::SLOTS);
         if (++in == PIECE) {
@@ -233,27 +234,29 @@ struct WideConsumer {
     // Scales one group's products, whose first chunk was started before, and starts the next group's.
     template <int PARITY>
     __device__ __forceinline__ void group(bool more) {
-        Codes &own = codes[PARITY], &next = codes[PARITY ^ 1];
+        Codes(&own)[T::EACH] = codes[PARITY], (&next)[T::EACH] = codes[PARITY ^ 1];
         current = started;
         const float4* from = (const float4*)(shared + T::TOTALS + T::PIECES * T::STAGE + current * T::SLOT) + (lane & 3);
+        float4 steps[T::INTEGERS / 8];
 #pragma unroll
-        for (int c = 0; c < T::CHUNKS; c++) {
+        for (int i = 0; i < T::CHUNKS * T::EACH; i++) {
+            const int c = i / T::EACH, e = i % T::EACH, ahead = i + 1;
             if (T::BUFFERS == 1) {
-                if (c > 0) start<0>(own, current, c);
-            } else if (c + 1 < T::CHUNKS) {
-                c % 2 ? start<0>(own, current, c + 1) : start<T::BUFFERS - 1>(own, current, c + 1);
+                if (i > 0) start<0>(own[e], current, c);
+            } else if (ahead < T::CHUNKS * T::EACH) {
+                i % 2 ? start<0>(own[ahead % T::EACH], current, ahead / T::EACH)
+                      : start<T::BUFFERS - 1>(own[ahead % T::EACH], current, ahead / T::EACH);
             } else {
                 take(next, more);
-                start<0>(next, started, 0);
+                start<0>(next[0], started, 0);
             }
-            float4 steps[T::INTEGERS / 8];
-            if (!(MODE & NO_SCALING)) {
+            if (!(MODE & NO_SCALING) && e == 0) {
 #pragma unroll
-                for (int i = 0; i < T::INTEGERS / 8; i++) steps[i] = from[steps_at(c) / 16 + i * 4];
+                for (int j = 0; j < T::INTEGERS / 8; j++) steps[j] = from[steps_at(c) / 16 + j * 4];
             }
-            int(&done)[T::INTEGERS] = d[c % T::BUFFERS];
+            int(&done)[T::INTEGERS] = d[i % T::BUFFERS];
             warpgroup_wait<T::BUFFERS - 1>(done);
-            scale_products<MODE>(sums + c * T::CHUNK_SUMS, done, own, steps, multiplier);
+            scale_products<MODE>(sums[e] + c * T::CHUNK_SUMS, done, own[e], steps, multiplier);
         }
         if (!(MODE & NO_COPIES)) {
             __syncwarp();
@@ -261,7 +264,7 @@ struct WideConsumer {
         }
         if (T::BUFFERS == 1) {
             take(next, more);
-            start<0>(next, started, 0);
+            start<0>(next[0], started, 0);
         }
     }
 };
@@ -280,10 +283,10 @@ __device__ __forceinline__ void wide_warpgroups(const Parts& parts, const u8* __
         return;
     }
     const int row_tiles = (rows + T::ROWS - 1) / T::ROWS, blocks = feature_blocks(parts);
-    const int tiles = row_tiles * ((blocks + T::WARPGROUPS - 1) / T::WARPGROUPS);
-    const int warpgroup = threadIdx.x / 128;
+    const int tiles = row_tiles * ((blocks + T::FEATURE_BLOCKS - 1) / T::FEATURE_BLOCKS);
+    const int warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
     if ((int)blockIdx.x >= tiles) return;
-    WideConsumer<T, MODE> consumer{shared, rings, lane, (int)(threadIdx.x / 32), 256};
+    WideConsumer<T, MODE> consumer{shared, rings, lane, warpgroup * T::EACH * 4 + warp, 256};
 #ifndef EMULATED
     if (MODE & MULTIPLIER) asm volatile("mov.u32 %0, 256;" : "=r"(consumer.multiplier));
 #endif
@@ -292,10 +295,10 @@ __device__ __forceinline__ void wide_warpgroups(const Parts& parts, const u8* __
 #pragma unroll
         for (int i = 0; i < T::INTEGERS; i++) consumer.d[b][i] = 0;
 #pragma unroll
-    for (int i = 0; i < T::SUMS; i++) consumer.sums[i] = 0;
+    for (int i = 0; i < T::EACH * T::SUMS; i++) (&consumer.sums[0][0])[i] = 0;
     float4* totals = (float4*)shared + threadIdx.x;
     consumer.take(consumer.codes[0], true);
-    consumer.template start<0>(consumer.codes[0], consumer.started, 0);
+    consumer.template start<0>(consumer.codes[0][0], consumer.started, 0);
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const bool last_tile = tile + (int)gridDim.x >= tiles;
 #pragma unroll 1
@@ -307,8 +310,8 @@ __device__ __forceinline__ void wide_warpgroups(const Parts& parts, const u8* __
                 consumer.template group<1>(!last);
             }
 #pragma unroll
-            for (int i = 0; i < T::SUMS / 4; i++) {
-                float* own = consumer.sums + 4 * i;
+            for (int i = 0; i < T::EACH * T::SUMS / 4; i++) {
+                float* own = &consumer.sums[0][0] + 4 * i;
                 float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
                 if (segment > 0) sum = totals[i * T::THREADS];
                 sum.x = sum.x + own[0], sum.y = sum.y + own[1], sum.z = sum.z + own[2], sum.w = sum.w + own[3];
@@ -316,18 +319,20 @@ __device__ __forceinline__ void wide_warpgroups(const Parts& parts, const u8* __
                 own[0] = own[1] = own[2] = own[3] = 0;
             }
         }
-        const int block = tile / row_tiles * T::WARPGROUPS + warpgroup;
-        if (block >= blocks) continue;
-        int weights = block * 4;
-        const Part& part = parts.part[find_part(parts, weights)];
-        const int feature = (weights + (threadIdx.x >> 5 & 3)) * TILE + (lane >> 2);
-        const int row = tile % row_tiles * T::ROWS + 2 * (lane & 3);
+#pragma unroll 1
+        for (int e = 0; e < T::EACH; e++) {
+            const int block = tile / row_tiles * T::FEATURE_BLOCKS + warpgroup * T::EACH + e;
+            int weights = block * 4;
+            const Part& part = parts.part[find_part(parts, weights)];
+            const int feature = (weights + warp) * TILE + (lane >> 2);
+            const int row = tile % row_tiles * T::ROWS + 2 * (lane & 3);
 #pragma unroll 2
-        for (int i = 0; i < T::SUMS / 4; i++) {
-            const float4 sum = totals[i * T::THREADS];
-            const int at = row + 8 * i;
-            if (at < rows) write_product(part, at, feature, sum.x), write_product(part, at, feature + 8, sum.y);
-            if (at + 1 < rows) write_product(part, at + 1, feature, sum.z), write_product(part, at + 1, feature + 8, sum.w);
+            for (int i = 0; i < T::SUMS / 4; i++) {
+                const float4 sum = totals[(e * T::SUMS / 4 + i) * T::THREADS];
+                const int at = block < blocks ? row + 8 * i : rows;
+                if (at < rows) write_product(part, at, feature, sum.x), write_product(part, at, feature + 8, sum.y);
+                if (at + 1 < rows) write_product(part, at + 1, feature, sum.z), write_product(part, at + 1, feature + 8, sum.w);
+            }
         }
     }
     warpgroup_wait<0>(consumer.d[0]);

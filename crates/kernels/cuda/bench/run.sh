@@ -5,7 +5,7 @@ set -e
 cd "$(dirname "$0")"
 build=$(mktemp -d)
 flags="-std=c++17 -O3 --fmad=false -gencode=arch=compute_90a,code=sm_90a -Xcompiler -mfma,-ffp-contract=off -Xptxas -v"
-for set in 0 1 2 3 4 5 6 7 8 9; do
+for set in 0 1 2 3 4 5 6 7 8 9 10 11 12; do
     nvcc $flags -DSET=$set -c part.cu -o "$build/part$set.o" >"$build/part$set.log" 2>&1 &
 done
 nvcc $flags -c micro.cu -o "$build/micro.o" >"$build/micro.log" 2>&1 &
