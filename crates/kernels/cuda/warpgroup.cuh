@@ -30,7 +30,7 @@ __device__ __forceinline__ void wgmma_u8_s8(int (&d)[32], u32 a0, u32 a1, u32 a2
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
         "{%32, %33, %34, %35}, %36, p;\n}"
         : REGISTERS_32(d, 0)
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(ACCUMULATE ? 1 : 0));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(ACCUMULATE ? 1 : 0));
 }
 
 // Waits for all groups but the last `LEFT`; `d` is theirs and may be read after this.
@@ -52,7 +52,7 @@ __device__ __forceinline__ void wgmma_u8_s8(int (&d)[64], u32 a0, u32 a1, u32 a2
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
         "{%64, %65, %66, %67}, %68, p;\n}"
         : REGISTERS_32(d, 0), REGISTERS_32(d, 32)
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(ACCUMULATE ? 1 : 0));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(ACCUMULATE ? 1 : 0));
 }
 
 // Waits for all groups but the last `LEFT`; `d` is theirs and may be read after this.

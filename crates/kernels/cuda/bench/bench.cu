@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <thread>
+#include <tuple>
 
 #include "bench.h"
 
@@ -319,7 +320,6 @@ void speeds() {
     printf("%-16s %-13s %4s %5s %5s %6s %5s | %9s %9s | %9s %9s %9s %9s | %s\n", "kernel", "without", "bits", "regs", "local", "shared",
            "slots", "gate+up", "down", "9B 2048", "9B 512", "8B 2048", "8B 512", "bits that differ");
     printf("%67s | %9s %9s | %39s |\n", "", "TF 2048", "TF 2048", "tokens/s of the products alone");
-    for (int rows : {2048, 512}) (void)rows;
     std::map<std::string, Problem*> problems;
     auto problem = [&](int bits, const Product& product, int rows) -> Problem& {
         std::string key = std::to_string(bits) + "/" + std::to_string(rows) + "/" + std::to_string(product.inputs);

@@ -3,8 +3,6 @@
 #include "bench.h"
 #include "../warpgroup.cuh"
 
-namespace {
-
 template <bool ACCUMULATE>
 __device__ __forceinline__ void wgmma_u8_s8(int (&d)[128], u32 a0, u32 a1, u32 a2, u32 a3, u64 b) {
     asm volatile(
@@ -20,7 +18,7 @@ __device__ __forceinline__ void wgmma_u8_s8(int (&d)[128], u32 a0, u32 a1, u32 a
         "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
         "{%128, %129, %130, %131}, %132, p;\n}"
         : REGISTERS_32(d, 0), REGISTERS_32(d, 32), REGISTERS_32(d, 64), REGISTERS_32(d, 96)
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(ACCUMULATE ? 1 : 0));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(ACCUMULATE ? 1 : 0));
 }
 template <int LEFT>
 __device__ __forceinline__ void warpgroup_wait(int (&d)[128]) {
@@ -30,9 +28,11 @@ __device__ __forceinline__ void warpgroup_wait(int (&d)[128]) {
                  : "memory");
 }
 
+namespace {
+
 // SWIZZLE: 0 none, 1 of 128 bytes, 2 of 64.
 template <int N, int BUFFERS, int SWIZZLE>
-__global__ void __launch_bounds__(512, 1) matrix(int* out, long long* clocks, int rounds) {
+__global__ void __launch_bounds__(N == 256 ? 384 : 512, 1) matrix(int* out, long long* clocks, int rounds) {
     extern __shared__ __align__(1024) unsigned char shared[];
     for (int i = threadIdx.x; i < 65536 / 4; i += blockDim.x) ((u32*)shared)[i] = i * 2654435761u;
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -60,6 +60,39 @@ __global__ void __launch_bounds__(512, 1) matrix(int* out, long long* clocks, in
     for (int i = 0; i < N / 2; i++)
         for (int buffer = 0; buffer < BUFFERS; buffer++) sum += d[buffer][i];
     out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+    if (threadIdx.x == 0) clocks[blockIdx.x] = after - before;
+}
+
+// Loads of steps: 0 as the kernels read them (four places of 16 bytes, eight lanes each), 1 the same of 8
+// bytes, 2 sixteen bytes for each lane.
+template <int PATTERN>
+__global__ void __launch_bounds__(512, 1) loads(int* out, long long* clocks, int rounds) {
+    __shared__ __align__(16) float memory[4096];
+    for (int i = threadIdx.x; i < 4096; i += blockDim.x) memory[i] = i;
+    __syncthreads();
+    const int t = threadIdx.x & 3;
+    float sum = 0;
+    const long long before = clock64();
+#pragma unroll 1
+    for (int r = 0; r < rounds; r++) {
+        const u32 at = shared_address(memory) + (PATTERN == 2 ? (threadIdx.x & 31) * 16 : t * (PATTERN ? 8 : 16));
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            float4 v;
+            if (PATTERN == 1) {
+                asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at + i * 64));
+                asm volatile("" ::"f"(v.x), "f"(v.y));
+            } else {
+                asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                             : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                             : "r"(at + i * 512));
+                asm volatile("" ::"f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w));
+            }
+            if (i == 15) sum += v.x;
+        }
+    }
+    const long long after = clock64();
+    out[blockIdx.x * blockDim.x + threadIdx.x] = (int)sum;
     if (threadIdx.x == 0) clocks[blockIdx.x] = after - before;
 }
 
@@ -127,6 +160,13 @@ void try_lanes(const char* what, int* out, long long* clocks, int sms) {
     printf("   a clock and SM\n");
 }
 
+template <int PATTERN>
+void try_loads(const char* what, int* out, long long* clocks, int sms) {
+    printf("  %-44s", what);
+    for (int i = 0; i < 2; i++) loads<PATTERN><<<sms, 512>>>(out, clocks, 1000);
+    printf("  %.2f clocks each\n", first_clocks(clocks) / (1000.0 * 16 * 16));
+}
+
 }  // namespace
 
 void micro(int sms) {
@@ -151,4 +191,7 @@ void micro(int sms) {
     try_lanes<4>("float multiply", out, clocks, sms);
     try_lanes<5>("all five of an element (256)", out, clocks, sms);
     try_lanes<6>("all five of an element (register)", out, clocks, sms);
+    try_loads<0>("loads of 16 bytes, 4 places", out, clocks, sms);
+    try_loads<1>("loads of 8 bytes, 4 places", out, clocks, sms);
+    try_loads<2>("loads of 16 bytes, 32 places", out, clocks, sms);
 }
