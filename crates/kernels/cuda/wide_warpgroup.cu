@@ -12,7 +12,7 @@ using WideTiling = Tiling<BITS, 2, 2, 64, 64, 2>;
 #endif
 
 #define WIDE_WARPGROUP(bits)                                                                                \
-    extern "C" __global__ void __launch_bounds__(WideTiling<bits>::THREADS + 32, 1) wide_warpgroup_##bits(  \
+    extern "C" __global__ void __launch_bounds__(WideTiling<bits>::ALL_THREADS, 1) wide_warpgroup_##bits(  \
         const __grid_constant__ Parts parts, const u8* x, int segments, int rows) {                         \
         BODY(bits);                                                                                         \
     }

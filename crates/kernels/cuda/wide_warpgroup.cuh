@@ -16,7 +16,7 @@
 constexpr int PIECE = 4;
 
 // For measurements: leave parts out. Products of other modes than 0 are wrong.
-constexpr int NO_PRODUCTS = 1, NO_SCALING = 2, NO_COPIES = 4, MULTIPLIER = 8;
+constexpr int NO_PRODUCTS = 1, NO_SCALING = 2, NO_COPIES = 4;
 
 // `EACH` times 64 features for each of the `WARPGROUPS`, `ROWS` of a tile, `COLUMNS` of a wgmma (two for a row),
 // `BUFFERS` of integer sums.
@@ -25,6 +25,11 @@ struct Tiling {
     static constexpr int BITS = BITS_, WARPGROUPS = WARPGROUPS_, ROWS = ROWS_, COLUMNS = COLUMNS_;
     static constexpr int BUFFERS = BUFFERS_, EACH = EACH_, FEATURE_BLOCKS = WARPGROUPS * EACH;
     static constexpr int TILES = FEATURE_BLOCKS * 4, FEATURES = FEATURE_BLOCKS * 64, THREADS = WARPGROUPS * 128;
+    // With those that bring data. A thread starts with its share of 65,536 registers, in eights; then those that
+    // bring data keep few, and the others take theirs.
+    static constexpr int ALL_THREADS = THREADS + 128, SHARE = 65536 / ALL_THREADS / 8 * 8;
+    static constexpr int KEPT = WARPGROUPS == 2 ? 40 : 32;
+    static constexpr int TAKEN = (SHARE * (WARPGROUPS + 1) - KEPT) / WARPGROUPS / 8 * 8;
     static constexpr int CHUNKS = ROWS * 2 / COLUMNS, BLOCKS = ROWS / BLOCK_OF_ROWS;
     // Sums of a thread for 64 features; sums and integer sums of a chunk.
     static constexpr int SUMS = ROWS / 2, CHUNK_SUMS = COLUMNS / 4, INTEGERS = COLUMNS / 2;
@@ -79,7 +84,7 @@ __device__ __forceinline__ int feature_blocks(const Parts& parts) {
     return tiles / 4;
 }
 
-// Brings what the warpgroups need, by the last warp.
+// Brings what the warpgroups need, by a warp.
 template <class T>
 __device__ __forceinline__ void bring(const Parts& parts, const WideRings<T>& rings, const u8* x, int segments,
                                       int rows, int lane) {
@@ -114,13 +119,16 @@ __device__ __forceinline__ void bring(const Parts& parts, const WideRings<T>& ri
         turn.next(T::PIECES);
         if (++piece == per_tile) piece = 0, tile += gridDim.x;
     };
+#pragma unroll 1
     for (int i = 0; i < T::PIECES; i++) fetch_piece();
     Turn slot;
     // Groups brought so far, less than those after which a piece has been used.
     int since = -T::SLOTS;
+#pragma unroll 1
     for (int at = blockIdx.x; at < tiles; at += gridDim.x) {
         const int block = at % row_tiles * T::BLOCKS;
         const int count = min(T::BLOCKS, blocks - block);
+#pragma unroll 1
         for (int group = 0; group < groups; group++) {
             const u32 barrier = rings.full + slot.at * 8;
             barrier_wait(rings.empty + slot.at * 8, slot.parity ^ 1);
@@ -148,6 +156,7 @@ __device__ __forceinline__ void load_group(Codes& to, const unsigned char* piece
     load_codes<T::BITS>(to.a, (const uint4*)piece, in, lane);
     const u32* scales = (const u32*)(piece + T::PIECE_CODES) + in * TILE + (lane >> 2);
     to.scale[0] = scales[0], to.scale[1] = scales[8];
+    pin(to.a);
 }
 
 template <int MODE, int N>
@@ -168,8 +177,7 @@ __device__ __forceinline__ void start_products(int (&d)[N], const Codes& codes, 
 
 // sums += the chunk's products, scaled.
 template <int MODE, int N>
-__device__ __forceinline__ void scale_products(float* sums, const int (&d)[N], const Codes& codes, const float4 (&steps)[N / 8],
-                                               int multiplier) {
+__device__ __forceinline__ void scale_products(float* sums, const int (&d)[N], const Codes& codes, const float4 (&steps)[N / 8]) {
     if (MODE & NO_SCALING) return;
     const float scale[2] = {low_bf16(codes.scale[0]), low_bf16(codes.scale[1])};
     const float bias[2] = {high_bf16(codes.scale[0]), high_bf16(codes.scale[1])};
@@ -177,7 +185,7 @@ __device__ __forceinline__ void scale_products(float* sums, const int (&d)[N], c
     for (int i = 0; i < N / 2; i++) {
         const float4 step = steps[i / 4];
         const int high = d[2 * i], low = d[2 * i + 1], f = i % 2;
-        const float dot = (float)((MODE & MULTIPLIER ? high * multiplier : high * 256) + low);
+        const float dot = (float)(high * 256 + low);
         sums[i] = __fmaf_rn(scale[f], __fmul_rn(dot, i / 2 % 2 ? step.z : step.x), sums[i]);
         sums[i] = __fmaf_rn(bias[f], i / 2 % 2 ? step.w : step.y, sums[i]);
     }
@@ -188,7 +196,7 @@ template <class T, int MODE>
 struct WideConsumer {
     const unsigned char* shared;
     WideRings<T> rings;
-    int lane, tile, multiplier;
+    int lane, tile;
     // The group whose products are started next, and the slot of the one that is scaled.
     Turn slot, piece;
     int in = 0, started = 0, current = 0;
@@ -219,10 +227,10 @@ struct WideConsumer {
 
     // Of a chunk in its slot: its columns, and its steps.
     static constexpr int PER_BLOCK = T::CHUNKS / T::BLOCKS;
-    static constexpr int columns_at(int chunk) {
+    static __device__ constexpr int columns_at(int chunk) {
         return chunk / PER_BLOCK * BLOCK_OF_INPUTS + chunk % PER_BLOCK * T::COLUMNS * GROUP;
     }
-    static constexpr int steps_at(int chunk) {
+    static __device__ constexpr int steps_at(int chunk) {
         return chunk / PER_BLOCK * BLOCK_OF_INPUTS + BLOCK_PLANES + chunk % PER_BLOCK * T::COLUMNS * 4;
     }
 
@@ -231,74 +239,60 @@ struct WideConsumer {
         start_products<MODE>(d[BUFFER], codes, rings.slots + slot * T::SLOT + columns_at(chunk));
     }
 
-    // Scales one group's products, whose first chunk was started before, and starts the next group's.
+    // Computes and adds a group's products. Two groups make a round: between them products go on, after them
+    // none is pending, since the compiler keeps registers of pending products only in straight code.
     template <int PARITY>
     __device__ __forceinline__ void group(bool more) {
         Codes(&own)[T::EACH] = codes[PARITY], (&next)[T::EACH] = codes[PARITY ^ 1];
+        constexpr int COUNT = T::CHUNKS * T::EACH;
         current = started;
         const float4* from = (const float4*)(shared + T::TOTALS + T::PIECES * T::STAGE + current * T::SLOT) + (lane & 3);
         float4 steps[T::INTEGERS / 8];
+        if (T::BUFFERS == 2 && PARITY == 0) start<0>(own[0], current, 0);
 #pragma unroll
-        for (int i = 0; i < T::CHUNKS * T::EACH; i++) {
+        for (int i = 0; i < COUNT; i++) {
             const int c = i / T::EACH, e = i % T::EACH, ahead = i + 1;
             if (T::BUFFERS == 1) {
-                if (i > 0) start<0>(own[e], current, c);
-            } else if (ahead < T::CHUNKS * T::EACH) {
+                start<0>(own[e], current, c);
+                if (ahead == COUNT) take(next, more);
+            } else if (ahead < COUNT) {
                 i % 2 ? start<0>(own[ahead % T::EACH], current, ahead / T::EACH)
                       : start<T::BUFFERS - 1>(own[ahead % T::EACH], current, ahead / T::EACH);
             } else {
                 take(next, more);
-                start<0>(next[0], started, 0);
+                if (PARITY == 0) start<0>(next[0], started, 0);
             }
             if (!(MODE & NO_SCALING) && e == 0) {
 #pragma unroll
                 for (int j = 0; j < T::INTEGERS / 8; j++) steps[j] = from[steps_at(c) / 16 + j * 4];
             }
             int(&done)[T::INTEGERS] = d[i % T::BUFFERS];
-            warpgroup_wait<T::BUFFERS - 1>(done);
-            scale_products<MODE>(sums[e] + c * T::CHUNK_SUMS, done, own[e], steps, multiplier);
+            if (T::BUFFERS == 1 || (PARITY == 1 && ahead == COUNT)) {
+                warpgroup_wait<0>(done);
+            } else {
+                warpgroup_wait<1>(done);
+            }
+            scale_products<MODE>(sums[e] + c * T::CHUNK_SUMS, done, own[e], steps);
         }
         if (!(MODE & NO_COPIES)) {
             __syncwarp();
             if (lane == 0) barrier_arrive(rings.empty + current * 8);
         }
-        if (T::BUFFERS == 1) {
-            take(next, more);
-            start<0>(next[0], started, 0);
-        }
     }
 };
 
+// A warpgroup's part of all tiles of the CTA.
 template <class T, int MODE>
-__device__ __forceinline__ void wide_warpgroups(const Parts& parts, const u8* __restrict__ x, int segments, int rows) {
-    DYNAMIC_SHARED(shared);
-    const WideRings<T> rings(shared_address(shared));
-    const int lane = threadIdx.x & 31;
-    if (threadIdx.x == 0) rings.init();
-    __syncthreads();
-    launch_dependents();
-    wait_for_previous();
-    if (threadIdx.x >= T::THREADS) {
-        if (!(MODE & NO_COPIES)) bring<T>(parts, rings, x, segments, rows, lane);
-        return;
-    }
+__device__ __forceinline__ void consume(const Parts& parts, const WideRings<T>& rings, const unsigned char* shared, int segments,
+                                        int rows, int lane) {
     const int row_tiles = (rows + T::ROWS - 1) / T::ROWS, blocks = feature_blocks(parts);
     const int tiles = row_tiles * ((blocks + T::FEATURE_BLOCKS - 1) / T::FEATURE_BLOCKS);
     const int warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
-    if ((int)blockIdx.x >= tiles) return;
-    WideConsumer<T, MODE> consumer{shared, rings, lane, warpgroup * T::EACH * 4 + warp, 256};
-#ifndef EMULATED
-    if (MODE & MULTIPLIER) asm volatile("mov.u32 %0, 256;" : "=r"(consumer.multiplier));
-#endif
-#pragma unroll
-    for (int b = 0; b < T::BUFFERS; b++)
-#pragma unroll
-        for (int i = 0; i < T::INTEGERS; i++) consumer.d[b][i] = 0;
+    WideConsumer<T, MODE> consumer{shared, rings, lane, warpgroup * T::EACH * 4 + warp};
 #pragma unroll
     for (int i = 0; i < T::EACH * T::SUMS; i++) (&consumer.sums[0][0])[i] = 0;
-    float4* totals = (float4*)shared + threadIdx.x;
+    float4* totals = (float4*)const_cast<unsigned char*>(shared) + threadIdx.x;
     consumer.take(consumer.codes[0], true);
-    consumer.template start<0>(consumer.codes[0][0], consumer.started, 0);
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const bool last_tile = tile + (int)gridDim.x >= tiles;
 #pragma unroll 1
@@ -335,5 +329,23 @@ __device__ __forceinline__ void wide_warpgroups(const Parts& parts, const u8* __
             }
         }
     }
-    warpgroup_wait<0>(consumer.d[0]);
+}
+
+// Grid: tiles, or fewer CTAs; T::ALL_THREADS threads.
+template <class T, int MODE>
+__device__ __forceinline__ void wide_warpgroups(const Parts& parts, const u8* __restrict__ x, int segments, int rows) {
+    DYNAMIC_SHARED(shared);
+    const WideRings<T> rings(shared_address(shared));
+    const int lane = threadIdx.x & 31;
+    if (threadIdx.x == 0) rings.init();
+    __syncthreads();
+    launch_dependents();
+    wait_for_previous();
+    if (threadIdx.x >= T::THREADS) {
+        give_registers<T::KEPT>();
+        if (!(MODE & NO_COPIES) && threadIdx.x < T::THREADS + 32) bring<T>(parts, rings, x, segments, rows, lane);
+    } else {
+        take_registers<T::TAKEN>();
+        consume<T, MODE>(parts, rings, shared, segments, rows, lane);
+    }
 }

@@ -309,10 +309,7 @@ const Model MODELS[] = {
 
 const char* mode_name(int mode) {
     static const char* names[] = {"", "no products", "no scaling", "copies only", "no copies", "scaling only", "products only", "none"};
-    static std::string text;
-    text = names[mode & 7];
-    if (mode & 8) text += "imad";
-    return text.c_str();
+    return names[mode & 7];
 }
 
 void speeds() {

@@ -23,6 +23,11 @@ struct PendingProducts {
 PendingProducts& own_products();
 
 inline void warpgroup_begin() {}
+inline void pin(unsigned (&)[8]) {}
+template <int REGISTERS>
+void give_registers() {}
+template <int REGISTERS>
+void take_registers() {}
 inline void warpgroup_commit() { own_products().groups++; }
 
 template <bool ACCUMULATE, int N>
