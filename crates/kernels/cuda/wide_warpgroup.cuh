@@ -13,7 +13,7 @@
 #include "warpgroup.cuh"
 
 // Weights come by pieces of so many groups.
-constexpr int PIECE = 4;
+constexpr int WIDE_PIECE = 4;
 
 // For measurements: leave parts out. Products of other modes than 0 are wrong.
 constexpr int NO_PRODUCTS = 1, NO_SCALING = 2, NO_COPIES = 4;
@@ -34,15 +34,15 @@ struct Tiling {
     // Sums of a thread for 64 features; sums and integer sums of a chunk.
     static constexpr int SUMS = ROWS / 2, CHUNK_SUMS = COLUMNS / 4, INTEGERS = COLUMNS / 2;
     // Of a tile of 16 features: codes of a group, codes of a piece, and all of a piece.
-    static constexpr int GROUP_CODES = TILE * GROUP * BITS / 8, PIECE_CODES = PIECE * GROUP_CODES;
-    static constexpr int PIECE_BYTES = PIECE_CODES + PIECE * TILE * 4;
+    static constexpr int GROUP_CODES = TILE * GROUP * BITS / 8, PIECE_CODES = WIDE_PIECE * GROUP_CODES;
+    static constexpr int PIECE_BYTES = PIECE_CODES + WIDE_PIECE * TILE * 4;
     // Shared memory: totals of whole segments, pieces, blocks of inputs, barriers.
     static constexpr int TOTALS = FEATURES * ROWS * 4, PIECES = 2, STAGE = TILES * PIECE_BYTES;
     static constexpr int SLOT = BLOCKS * BLOCK_OF_INPUTS;
     static constexpr int ROOM = (227 << 10) - TOTALS - PIECES * STAGE - 512;
     static constexpr int SLOTS = ROOM / SLOT < 8 ? ROOM / SLOT : 8;
     static constexpr int SHARED = TOTALS + PIECES * STAGE + SLOTS * SLOT + 512;
-    static_assert(SLOTS >= 2 && SLOTS <= PIECES * PIECE && CHUNKS * EACH % BUFFERS == 0);
+    static_assert(SLOTS >= 2 && SLOTS <= PIECES * WIDE_PIECE && CHUNKS * EACH % BUFFERS == 0);
 };
 
 // A place in a ring, and the parity of its round.
@@ -88,7 +88,7 @@ __device__ __forceinline__ int feature_blocks(const Parts& parts) {
 template <class T>
 __device__ __forceinline__ void bring(const Parts& parts, const WideRings<T>& rings, const u8* x, int segments,
                                       int rows, int lane) {
-    const int groups = segments * GROUPS, per_tile = groups / PIECE;
+    const int groups = segments * GROUPS, per_tile = groups / WIDE_PIECE;
     const int blocks = (rows + BLOCK_OF_ROWS - 1) / BLOCK_OF_ROWS, row_tiles = (blocks + T::BLOCKS - 1) / T::BLOCKS;
     const int feature_tiles = (feature_blocks(parts) + T::FEATURE_BLOCKS - 1) / T::FEATURE_BLOCKS;
     const int tiles = row_tiles * feature_tiles, all_weights = feature_blocks(parts) * 4;
@@ -111,10 +111,10 @@ __device__ __forceinline__ void bring(const Parts& parts, const WideRings<T>& ri
         __syncwarp();
         if (lane < count) {
             const u32 to = rings.pieces + turn.at * T::STAGE + lane * T::PIECE_BYTES;
-            const u8* from = own + (size_t)(piece * PIECE / GROUPS) * block_bytes(T::BITS);
-            const int in = piece * PIECE % GROUPS;
+            const u8* from = own + (size_t)(piece * WIDE_PIECE / GROUPS) * block_bytes(T::BITS);
+            const int in = piece * WIDE_PIECE % GROUPS;
             bulk_copy(to, from + in * T::GROUP_CODES, T::PIECE_CODES, barrier, keep);
-            bulk_copy(to + T::PIECE_CODES, from + code_bytes(T::BITS) + in * TILE * 4, PIECE * TILE * 4, barrier, keep);
+            bulk_copy(to + T::PIECE_CODES, from + code_bytes(T::BITS) + in * TILE * 4, WIDE_PIECE * TILE * 4, barrier, keep);
         }
         turn.next(T::PIECES);
         if (++piece == per_tile) piece = 0, tile += gridDim.x;
@@ -140,7 +140,7 @@ __device__ __forceinline__ void bring(const Parts& parts, const WideRings<T>& ri
             }
             slot.next(T::SLOTS);
             // The slot's group before was the last of a piece: that piece has been used.
-            if (++since == PIECE) since = 0, fetch_piece();
+            if (++since == WIDE_PIECE) since = 0, fetch_piece();
         }
     }
 }
@@ -215,7 +215,7 @@ struct WideConsumer {
         for (int e = 0; e < T::EACH; e++) load_group<T>(to[e], from + e * 4 * T::PIECE_BYTES, in, lane);
         started = slot.at;
         slot.next(T::SLOTS);
-        if (++in == PIECE) {
+        if (++in == WIDE_PIECE) {
             in = 0;
             if (!(MODE & NO_COPIES) && more) {
                 __syncwarp();
