@@ -30,6 +30,7 @@ pub(crate) use self::{
 };
 pub use self::{
     open::{KernelOptions, kernel_logs, set_kernel_options},
+    products::allow_warpgroups,
     sample::{AllowedTokens, PlainDraw, TokenList, sample_plain},
 };
 pub(crate) use super::cpu::{
