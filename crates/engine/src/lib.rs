@@ -26,6 +26,7 @@ mod batch;
 mod cache;
 mod checkpoint_files;
 mod engine_loop;
+mod footprint;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod generation_config;
@@ -46,12 +47,13 @@ use api::error;
 /// N-gram tables, for drafts.
 pub use api::ngram_table as ngrams;
 pub use api::{
-    CacheBits, CacheReport, CacheSalt, CacheSource, CacheStats, Checkpoint, Constraint, ConstraintState,
+    CacheBits, CachePressure, CacheReport, CacheSalt, CacheSource, CacheStats, Checkpoint, Constraint, ConstraintState,
     Counter, Device, DiskCache, Distribution, Drafted, Drafts, Dtype, Event, FinishReason, Gauge, Histogram,
     LoadError, Lossy, MAX_DEPTH, Memory, MemoryAccount, MemoryClass, Metrics, Miss, MissReason, ModelInfo,
     Options, Pooling, Precision, Priority, Progress, Request, RequestError, Sampling, SamplingRange,
     Speculate, StateSize, StepGate, TokenLogprobs, TokenSet, Usage, WeightReads, WeightSummary, WhenFull,
 };
+pub use footprint::{Footprint, Headers, TensorHeader};
 pub use engine_loop::{
     admission::Permit,
     handle::{Engine, RequestHandle},

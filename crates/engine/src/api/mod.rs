@@ -29,7 +29,7 @@ pub use self::{
     event::{Drafted, Event, FinishReason, Lossy, TokenLogprobs, Usage},
     info::{ModelInfo, WeightReads, WeightSummary},
     memory::Memory,
-    memory_account::{MemoryAccount, MemoryClass},
+    memory_account::{CachePressure, MemoryAccount, MemoryClass},
     metrics::{Counter, Distribution, Drafts, Gauge, Histogram, Metrics},
     options::{
         CacheBits, Device, DiskCache, Dtype, MAX_DEPTH, Options, Precision, Progress, Speculate, WhenFull,

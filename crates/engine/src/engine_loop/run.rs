@@ -80,6 +80,8 @@ pub(crate) struct EngineLoop {
     reported_version: Option<u64>,
     /// Memory of the prefix cache, as other engines see it.
     pub cache_memory: Option<Reservation>,
+    /// The last request to return freed buffers that was met.
+    pub releases: u64,
     /// Takes turns with other engines.
     gate: GateMember,
 }
@@ -97,6 +99,7 @@ impl EngineLoop {
             cache_gauges: CacheGauges::new(options.metrics.clone()),
             reported_version: None,
             cache_memory: options.metrics.account.reserve(MemoryClass::PrefixCache, 0, None).ok(),
+            releases: options.metrics.account.cache_pressure().releases,
             gate: options.gate.join(),
             model,
             info,
@@ -224,7 +227,7 @@ impl EngineLoop {
             }
             Message::CalibrationText(text) => self.speculator.set_calibration_text(&text),
             Message::StepTimes(answer) => _ = answer.send(self.speculator.times()),
-            // Every tick checks the memory anyway.
+            // Every tick checks the memory and its pressure anyway.
             Message::MemoryChanged => {}
             Message::Stop => return false,
         }

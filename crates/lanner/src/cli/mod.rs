@@ -20,7 +20,10 @@ pub use self::{
     doctor::DoctorArgs,
     eval::EvalArgs,
     launch::LaunchArgs,
-    model::{CacheArgs, Device, Dtype, ModelArgs, Precision, SpeculateArgs, VolatilePrefix, WhenFull},
+    model::{
+        CacheArgs, Device, Dtype, MemoryArgs, MemoryMode, ModelArgs, Precision, SpeculateArgs,
+        VolatilePrefix, WhenFull,
+    },
     packaging::{CompletionsArgs, ManArgs},
     server::{RemoteArgs, ServerArgs},
     store::{ExportFormat, HistoryCommand, HistoryRmArgs, StoreArgs, StoreFileArgs, UsageArgs},
@@ -312,6 +315,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub speculate: SpeculateArgs,
     #[command(flatten)]
+    pub memory: MemoryArgs,
+    #[command(flatten)]
     pub cache: CacheArgs,
     #[command(flatten)]
     pub thinking: ThinkingArgs,
@@ -327,6 +332,8 @@ pub struct ChatArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub speculate: SpeculateArgs,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     #[command(flatten)]
     pub cache: CacheArgs,
     #[command(flatten)]
@@ -377,6 +384,8 @@ pub struct RunArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub speculate: SpeculateArgs,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]

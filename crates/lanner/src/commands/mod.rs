@@ -45,6 +45,8 @@ pub use show::show;
 pub use stats::stats;
 pub use top::top;
 
+use crate::{config::ModelConfig, memory, terminal::say};
+
 /// Why a command failed, in one sentence for stderr.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
@@ -107,6 +109,13 @@ pub enum CommandError {
     Launch(#[from] crate::launch::LaunchError),
     #[error(transparent)]
     Io(#[from] std::io::Error),
+}
+
+/// Names what the memory mode comes to, if the user chose one.
+fn say_memory_mode(model: &ModelConfig) {
+    if model.is_memory_mode_named {
+        say(format_args!("lanner: {}", memory::summary(model.memory_mode, &model.options)));
+    }
 }
 
 fn port_hint(error: &std::io::Error) -> &'static str {

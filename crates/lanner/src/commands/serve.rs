@@ -15,7 +15,7 @@ use super::CommandError;
 use crate::{
     bench::machine,
     config::{ModelConfig, ServeConfig, StoreConfig, is_readable_by_others},
-    hub,
+    hub, memory,
     model::Model,
     server::{self, AppState, Server, preparation},
     terminal::say,
@@ -63,7 +63,10 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
         .block_on(TcpListener::bind(config.address))
         .map_err(|error| CommandError::Listen { address: config.address, error })?;
     let store = open_store(config.store.as_ref())?;
+    // Before the load, which a limit of the mode may refuse.
+    say(format_args!("lanner: {}", memory::summary(model.memory_mode, &model.options)));
     let server = Server::new(Model::open(model)?, config.registry.name.clone());
+    let _monitor = memory::watch(model.memory_mode, &model.options);
     // Before the line with the address, after which callers may stop reading.
     say(format_args!("lanner: {}", memory_summary(server.engine().info(), machine::memory())));
     let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());

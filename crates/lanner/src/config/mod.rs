@@ -140,8 +140,9 @@ impl Command {
         Ok(match command {
             CliCommand::Serve(mut args) => {
                 args.model.speculate = args.speculate.speculate;
-                let default = Some(model::DISK_CACHE_BYTES);
-                let caches = model::caches(&args.cache, &file.cache, default)?;
+                args.model.memory = args.memory.memory;
+                let preset = model::memory_mode(&args.model, &file.model).preset();
+                let caches = model::caches(&args.cache, &file.cache, preset, Some(preset.disk_cache))?;
                 let thinking = file.thinking(args.thinking);
                 let mut model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
                 model.thinking = thinking;
@@ -154,6 +155,7 @@ impl Command {
             CliCommand::Chat(args) => chat(args, file, color, hub)?,
             CliCommand::Run(mut args) => {
                 args.model.speculate = args.speculate.speculate.take();
+                args.model.memory = args.memory.memory;
                 let thinking = file.thinking(take(&mut args.thinking));
                 let (args, run) = RunConfig::new(args, file.sampling, color, &hub)?;
                 Command::Run(ModelConfig { thinking, ..model(args, file.model) }, run)
@@ -212,7 +214,10 @@ fn chat(
     hub: HubConfig,
 ) -> Result<Command, ConfigError> {
     args.model.speculate = args.speculate.speculate;
-    let (thinking, caches) = (file.thinking(args.thinking), model::caches(&args.cache, &file.cache, None)?);
+    args.model.memory = args.memory.memory;
+    let preset = model::memory_mode(&args.model, &file.model).preset();
+    let caches = model::caches(&args.cache, &file.cache, preset, None)?;
+    let thinking = file.thinking(args.thinking);
     let model = ModelConfig::without_cache(args.model, file.model, hub);
     let model = ModelConfig { thinking, ..model.with_cache(caches, &args.cache, &file.cache) };
     let store = StoreArgs { store: args.store.store, no_store: args.no_history };
