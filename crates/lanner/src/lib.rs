@@ -38,3 +38,4 @@ pub mod server;
 pub mod source;
 pub mod terminal;
 pub mod thinking;
+mod tune;

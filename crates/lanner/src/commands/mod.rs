@@ -23,6 +23,7 @@ mod show;
 mod speculate;
 mod stats;
 mod top;
+mod tune;
 
 pub use self::eval::eval;
 pub use bench::bench;
@@ -44,6 +45,7 @@ pub use serve::serve;
 pub use show::show;
 pub use stats::stats;
 pub use top::top;
+pub use tune::tune;
 
 use crate::{config::ModelConfig, memory, terminal::say};
 
@@ -95,6 +97,8 @@ pub enum CommandError {
     Table(#[from] engine::ngrams::NgramTableError),
     #[error("cannot write {}: {error}", path.display())]
     Write { path: std::path::PathBuf, error: std::io::Error },
+    #[error(transparent)]
+    Tune(#[from] crate::tune::TuneError),
     #[error(transparent)]
     Eval(#[from] ::eval::EvalError),
     #[error(transparent)]

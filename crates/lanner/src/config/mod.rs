@@ -5,6 +5,7 @@ mod api_keys;
 mod bench;
 mod dirs;
 mod doctor;
+mod edit;
 mod error;
 mod eval;
 mod hub;
@@ -16,6 +17,7 @@ mod server;
 mod store;
 mod thinking;
 mod tools;
+mod tune;
 
 use std::{
     collections::BTreeMap,
@@ -34,6 +36,7 @@ pub use self::{
     bench::{BenchConfig, BenchWeights, Chart, SpeculationConfig, SpeedConfig},
     dirs::kernel_cache_folder,
     doctor::DoctorConfig,
+    edit::{MergedConfig, merge_model_settings},
     error::ConfigError,
     eval::EvalConfig,
     launch::{LaunchAction, LaunchConfig},
@@ -44,6 +47,7 @@ pub use self::{
     store::{HistoryAction, HistoryConfig, StoreConfig, UsageConfig},
     thinking::ThinkingConfig,
     tools::{DiskCacheConfig, ModelsConfig, NgramConfig, QuantizeConfig, RmConfig, ShowConfig},
+    tune::{TuneConfig, WriteConfig},
 };
 pub use crate::cli::{CorsOrigin, ExportFormat, LogFormat};
 use crate::{
@@ -82,6 +86,7 @@ pub enum Command {
     Stats(UsageConfig),
     Cache(DiskCacheConfig),
     Bench(ModelConfig, BenchConfig),
+    Tune(ModelConfig, TuneConfig),
     Eval(EvalConfig),
     Completions(Shell),
     /// With the folder of the pages.
@@ -163,6 +168,10 @@ impl Command {
             CliCommand::Bench(args) => {
                 let (args, bench) = bench::resolve(args, &file.model)?;
                 Command::Bench(model(args, file.model), bench)
+            }
+            CliCommand::Tune(args) => {
+                let (model, tune) = tune::resolve(args, file, global.config, hub)?;
+                Command::Tune(model, tune)
             }
             CliCommand::Eval(args) => Command::Eval(EvalConfig::new(args)?),
             CliCommand::Launch(args) => {

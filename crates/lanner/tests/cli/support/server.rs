@@ -238,6 +238,8 @@ pub(crate) fn models(hub: HubConfig) -> ModelConfig {
         ngram_table: None,
         draft_model: None,
         render_memory: Default::default(),
+        memory_mode: Default::default(),
+        is_memory_mode_named: false,
     }
 }
 
