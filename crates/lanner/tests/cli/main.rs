@@ -56,3 +56,4 @@ mod thinking;
 mod thinking_settings;
 mod tokens;
 mod tools;
+mod tune;
