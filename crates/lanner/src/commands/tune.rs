@@ -20,7 +20,7 @@ use crate::{
     model_files,
     source::{Purpose, Source},
     terminal::say,
-    tune::{self, LocalModel, Setting, TuneError, TuneReport},
+    tune::{self, Effort, NamedHeaders, Setting, TuneError, TuneReport},
 };
 
 /// # Errors
@@ -28,22 +28,22 @@ use crate::{
 /// from those of plain decoding, which is reported after the results.
 pub fn tune(model: &ModelConfig, config: &TuneConfig) -> Result<(), CommandError> {
     let host = Host::here();
-    let options = &model.options;
+    let (options, effort) = (&model.options, if config.quick { Effort::Quick } else { Effort::Full });
     let room = tune::Room::of(&host, options.device).ok_or(TuneError::UnknownMemory)?;
+    // A model that is not there is reported before anything is measured.
+    let local = [named(model, config)?, local(model)].concat();
     let mut machine = Machine::here();
-    let calibration = tune::calibrate(options, &mut machine, config.effort)?;
-    let (names, local) = (names(model, config), local(model));
+    let calibration = tune::calibrate(options, &mut machine, effort)?;
     let mut measured = vec![];
-    for name in names {
-        measured.push(tune::measure(&ModelConfig { model: name, ..model.clone() }, config.effort)?);
+    for name in names(model, config) {
+        measured.push(tune::measure(&ModelConfig { model: name, ..model.clone() }, effort)?);
     }
-    let local = [named(model, config)?, local].concat();
     let rows = tune::survey(&without_twins(local), &room, options, &calibration, &measured);
     let path = config.models[0].as_deref().filter(|_| config.is_named);
     let settings =
         measured.first().map(|measured| tune::advice(path, measured, &rows, &room)).unwrap_or_default();
     let report = TuneReport {
-        effort: config.effort,
+        effort,
         machine,
         chip: tune::chip(&host),
         room,
@@ -90,25 +90,25 @@ fn cached(model: &ModelConfig) -> Vec<String> {
 }
 
 /// The built-in model, and those in the cache.
-fn local(model: &ModelConfig) -> Vec<LocalModel> {
+fn local(model: &ModelConfig) -> Vec<NamedHeaders> {
     let names = [None].into_iter().chain(cached(model).into_iter().map(Some));
     names.filter_map(|name| described(name.as_deref(), model).ok()).collect()
 }
 
 /// The models that are measured: folders and files too.
-fn named(model: &ModelConfig, config: &TuneConfig) -> Result<Vec<LocalModel>, CommandError> {
+fn named(model: &ModelConfig, config: &TuneConfig) -> Result<Vec<NamedHeaders>, CommandError> {
     config.models.iter().map(|name| described(name.as_deref(), model)).collect()
 }
 
-fn described(name: Option<&str>, model: &ModelConfig) -> Result<LocalModel, CommandError> {
+fn described(name: Option<&str>, model: &ModelConfig) -> Result<NamedHeaders, CommandError> {
     let source = Source::locate(name, &model.hub, Purpose::Describe).map_err(OpenError::from)?;
     let headers = Headers::Checkpoint(model_files::checkpoint(source.location));
-    Ok(LocalModel { name: source.name, headers })
+    Ok(NamedHeaders { name: source.name, headers })
 }
 
 /// The first of each name.
-fn without_twins(models: Vec<LocalModel>) -> Vec<LocalModel> {
-    let mut unique: Vec<LocalModel> = vec![];
+fn without_twins(models: Vec<NamedHeaders>) -> Vec<NamedHeaders> {
+    let mut unique: Vec<NamedHeaders> = vec![];
     for model in models {
         if unique.iter().all(|known| known.name != model.name) {
             unique.push(model);

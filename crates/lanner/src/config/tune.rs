@@ -6,7 +6,6 @@ use super::{ConfigFile, ModelConfig, error::ConfigError, paths};
 use crate::{
     cli::{ModelArgs, TuneArgs},
     hub::HubConfig,
-    tune::Effort,
 };
 
 pub struct TuneConfig {
@@ -16,7 +15,8 @@ pub struct TuneConfig {
     pub is_named: bool,
     /// Also measure all models in the cache.
     pub all: bool,
-    pub effort: Effort,
+    /// Take seconds instead of minutes.
+    pub quick: bool,
     pub json: bool,
     /// `None`: nothing is written.
     pub write: Option<WriteConfig>,
@@ -48,6 +48,5 @@ pub(super) fn resolve(
     let model = ModelConfig::without_cache(own, file.model, hub);
     let is_named = !models.is_empty();
     let models = if is_named { models.into_iter().map(Some).collect() } else { vec![model.model.clone()] };
-    let effort = if quick { Effort::Quick } else { Effort::Full };
-    Ok((model, TuneConfig { models, is_named, all, effort, json, write }))
+    Ok((model, TuneConfig { models, is_named, all, quick, json, write }))
 }

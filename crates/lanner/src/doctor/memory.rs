@@ -4,7 +4,7 @@ use super::Check;
 use crate::{
     host::Host,
     hub::megabytes,
-    memory::{Pressure, Reading},
+    memory::{Pressure, MemoryReading},
 };
 
 /// Below this no useful model fits.
@@ -40,8 +40,8 @@ pub(super) fn memory(machine: &Host) -> Check {
 /// Whether the system is short of memory now, as `lanner serve` sees it; `None` where the system
 /// reports nothing.
 pub(super) fn pressure(machine: &Host) -> Option<Check> {
-    let reading = Reading::of(machine);
-    if reading == Reading::default() {
+    let reading = MemoryReading::of(machine);
+    if reading == MemoryReading::default() {
         return None;
     }
     let found = reading.to_string();

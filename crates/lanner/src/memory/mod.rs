@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 pub(crate) use self::{
     monitor::Monitor,
-    pressure::{Pressure, Reading},
+    pressure::{Pressure, MemoryReading},
 };
 use crate::{cli::MemoryMode, host::Host, hub::megabytes};
 

@@ -12,7 +12,7 @@ use std::{
 
 use engine::{MemoryAccount, MemoryClass};
 
-use super::{Pressure, Reading};
+use super::{Pressure, MemoryReading};
 use crate::{host::Host, hub::megabytes};
 
 /// Between two readings. macOS's costs a process.
@@ -53,7 +53,7 @@ pub(super) struct Change {
 impl CacheControl {
     /// Under a warning caches keep half of what they hold, again with each reading; when it is
     /// critical they keep nothing. After a calm time they may hold twice as much, again and again.
-    pub(super) fn next(&mut self, reading: &Reading, held: usize) -> Option<Change> {
+    pub(super) fn next(&mut self, reading: &MemoryReading, held: usize) -> Option<Change> {
         let pressure = reading.pressure();
         if pressure >= self.reacts_at.max(Pressure::Warning) {
             self.calm = 0;
@@ -79,7 +79,7 @@ impl Monitor {
     /// Watches for the engines of this account, whose prefix caches have `budget` bytes together.
     pub(crate) fn start(account: &Arc<MemoryAccount>, budget: usize, reacts_at: Pressure) -> Monitor {
         let host = Host::here();
-        Monitor::with(account, budget, reacts_at, INTERVAL, move || Reading::of(&host))
+        Monitor::with(account, budget, reacts_at, INTERVAL, move || MemoryReading::of(&host))
     }
 
     /// As [`start`](Monitor::start), with readings from elsewhere.
@@ -88,7 +88,7 @@ impl Monitor {
         budget: usize,
         reacts_at: Pressure,
         interval: Duration,
-        mut read: impl FnMut() -> Reading + Send + 'static,
+        mut read: impl FnMut() -> MemoryReading + Send + 'static,
     ) -> Monitor {
         let (stop, stopped) = mpsc::channel::<()>();
         let account = account.clone();
@@ -120,7 +120,7 @@ impl Drop for Monitor {
     }
 }
 
-fn report(Change { most, .. }: Change, reading: &Reading, held: usize) {
+fn report(Change { most, .. }: Change, reading: &MemoryReading, held: usize) {
     let human = |bytes: usize| megabytes(bytes as u64);
     match most {
         Some(most) if reading.pressure() > Pressure::Normal && held > most => tracing::warn!(

@@ -17,7 +17,7 @@ pub(crate) enum Pressure {
 
 /// What the system says of its memory; `None` where it does not.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Reading {
+pub(crate) struct MemoryReading {
     /// Bytes of the machine or of the control group.
     pub total: Option<u64>,
     /// Bytes that programs may still take.
@@ -53,19 +53,19 @@ impl Pressure {
     }
 }
 
-impl Reading {
+impl MemoryReading {
     /// Reads /proc and the control group on Linux, sysctl on macOS.
-    pub(crate) fn of(host: &Host) -> Reading {
+    pub(crate) fn of(host: &Host) -> MemoryReading {
         if host.os == "macos" {
             let level = host.sysctl("kern.memorystatus_vm_pressure_level");
-            return Reading { level, ..Reading::default() };
+            return MemoryReading { level, ..MemoryReading::default() };
         }
         let files = host.cgroups("").into_iter().map(|folder| folder.join("memory.pressure"));
         let texts = files.filter_map(|file| std::fs::read_to_string(file).ok());
         // The system's own comes too: a program outside the group may take the memory.
         let texts: Vec<String> = texts.chain(host.read("/proc/pressure/memory")).collect();
         let most = |kind: &str| texts.iter().filter_map(|text| average(text, kind)).max_by(f64::total_cmp);
-        Reading {
+        MemoryReading {
             total: host.usable_memory(),
             available: host.available_memory(),
             some_stalled: most("some"),
@@ -104,7 +104,7 @@ impl Reading {
     }
 }
 
-impl fmt::Display for Reading {
+impl fmt::Display for MemoryReading {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let mut parts = vec![];
         if let (Some(available), Some(total)) = (self.available, self.total) {

@@ -26,8 +26,8 @@ fn host(root: &Path, files: &[(&str, &str)]) -> Host {
     Host { os: "linux", root: root.into(), run: Box::new(|_, _| None), ..Host::here() }
 }
 
-fn memory_with(available: u64) -> Reading {
-    Reading { total: Some(100), available: Some(available), ..Reading::default() }
+fn memory_with(available: u64) -> MemoryReading {
+    MemoryReading { total: Some(100), available: Some(available), ..MemoryReading::default() }
 }
 
 #[test]
@@ -46,14 +46,14 @@ fn reading_takes_the_worst_of_the_machine_and_its_groups() {
             ("sys/fs/cgroup/a/b/memory.pressure", "some avg10=12.00 avg60=0.00\nfull avg10=0.00\n"),
         ],
     );
-    let expected = Reading {
+    let expected = MemoryReading {
         total: Some(2 * MIB_64),
         available: Some(MIB_64),
         some_stalled: Some(12.0),
         all_stalled: Some(0.25),
         level: None,
     };
-    assert_eq!(Reading::of(&host), expected);
+    assert_eq!(MemoryReading::of(&host), expected);
     assert_eq!(expected.pressure(), Pressure::Warning, "tasks wait for memory");
 }
 
@@ -68,24 +68,24 @@ fn reading_of_macos_is_its_level() {
             asked.then(|| level.to_owned())
         };
         let mac = Host { os: "macos", run: Box::new(run), ..host(root.path(), &[]) };
-        let reading = Reading::of(&mac);
+        let reading = MemoryReading::of(&mac);
         assert_eq!((reading.pressure(), reading.available), (expected, None), "{level}");
     }
 }
 
 #[test]
 fn pressure_grows_with_the_shortage() {
-    let check = |reading: Reading, expected: Pressure, roomy: bool| {
+    let check = |reading: MemoryReading, expected: Pressure, roomy: bool| {
         assert_eq!((reading.pressure(), reading.is_roomy()), (expected, roomy), "{reading:?}");
     };
-    check(Reading::default(), Pressure::Normal, true);
+    check(MemoryReading::default(), Pressure::Normal, true);
     check(memory_with(50), Pressure::Normal, true);
     check(memory_with(15), Pressure::Normal, false);
     check(memory_with(9), Pressure::Warning, false);
     check(memory_with(4), Pressure::Critical, false);
-    check(Reading { some_stalled: Some(5.0), ..memory_with(50) }, Pressure::Normal, false);
-    check(Reading { some_stalled: Some(30.0), ..memory_with(50) }, Pressure::Warning, false);
-    check(Reading { all_stalled: Some(30.0), ..memory_with(50) }, Pressure::Critical, false);
+    check(MemoryReading { some_stalled: Some(5.0), ..memory_with(50) }, Pressure::Normal, false);
+    check(MemoryReading { some_stalled: Some(30.0), ..memory_with(50) }, Pressure::Warning, false);
+    check(MemoryReading { all_stalled: Some(30.0), ..memory_with(50) }, Pressure::Critical, false);
 }
 
 #[test]

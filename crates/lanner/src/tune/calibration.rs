@@ -78,7 +78,7 @@ fn formats() -> impl Iterator<Item = Option<Quantization>> {
 }
 
 /// Times of a random model, of the fastest round.
-struct Run {
+struct ProbeTimes {
     format: String,
     read_bytes: usize,
     parameters: usize,
@@ -91,7 +91,7 @@ fn run(
     config: Value,
     quantization: Option<Quantization>,
     effort: Effort,
-) -> Result<Run, TuneError> {
+) -> Result<ProbeTimes, TuneError> {
     let options =
         Options { speculate: Speculate::Off, memory_limit: None, max_context: None, ..options.clone() };
     let checkpoint = Checkpoint::Random { config, quantization };
@@ -100,7 +100,7 @@ fn run(
     let info = engine.info();
     let workload =
         Workload { prompt: PROMPT, generate: effort.generate(), batch: 1, sampling: SamplingKind::Greedy };
-    let mut found = Run {
+    let mut found = ProbeTimes {
         format: info.weights.format.clone(),
         read_bytes: info.weights.reads.map_or(0, |reads| reads.every_step + reads.per_token),
         parameters: info.weights.active_parameters.unwrap_or(0),

@@ -21,12 +21,12 @@ pub(crate) use self::{
     measure::{MeasuredModel, measure},
     report::TuneReport,
     room::Room,
-    survey::{LocalModel, survey},
+    survey::{NamedHeaders, survey},
 };
 
 /// How much time to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effort {
+pub(crate) enum Effort {
     /// Smaller random models, one round, one text for drafters.
     Quick,
     Full,

@@ -6,7 +6,7 @@ use super::{
     Effort, MeasuredModel, Room, Setting,
     calibration::Calibration,
     chips::Chip,
-    survey::{Fit, Found, SurveyRow},
+    survey::{Fit, SurveyedModel, SurveyRow},
 };
 use crate::{
     bench::{machine::Machine, number},
@@ -32,16 +32,16 @@ pub(crate) struct TuneReport {
 }
 
 /// A speed that was predicted and measured.
-struct Comparison {
+struct SpeedError {
     model: String,
     what: &'static str,
     predicted: f64,
     measured: f64,
 }
 
-impl Comparison {
+impl SpeedError {
     /// Relative to the measured speed: positive if it was predicted too high.
-    fn error(&self) -> f64 {
+    fn share(&self) -> f64 {
         self.predicted / self.measured - 1.0
     }
 }
@@ -109,11 +109,11 @@ impl TuneReport {
     }
 
     /// Every speed that was predicted and measured.
-    fn comparisons(&self) -> Vec<Comparison> {
+    fn speed_errors(&self) -> Vec<SpeedError> {
         let of = |row: &SurveyRow| {
             let ([prefill, decode], found) = (row.measured?, row.found.as_ref().ok()?);
             let compare = |what, predicted: Option<f64>, measured| {
-                Some(Comparison { model: row.model.clone(), what, predicted: predicted?, measured })
+                Some(SpeedError { model: row.model.clone(), what, predicted: predicted?, measured })
             };
             let both = [
                 compare("decode", found.prediction.decode, decode),
@@ -125,9 +125,9 @@ impl TuneReport {
     }
 
     fn errors(&self) -> String {
-        let line = |comparison: &Comparison| {
-            let Comparison { model, what, predicted, measured } = comparison;
-            let large = match comparison.error().abs() > LARGE_ERROR {
+        let line = |error: &SpeedError| {
+            let SpeedError { model, what, predicted, measured } = error;
+            let large = match error.share().abs() > LARGE_ERROR {
                 true => format!(": more than {:.0} %, so trust the measurement", LARGE_ERROR * 100.0),
                 false => String::new(),
             };
@@ -135,10 +135,10 @@ impl TuneReport {
                 "{model}, {what}: predicted {}, measured {} tok/s, off by {:+.0} %{large}\n",
                 number(Some(*predicted)),
                 number(Some(*measured)),
-                comparison.error() * 100.0
+                error.share() * 100.0
             )
         };
-        self.comparisons().iter().map(line).collect()
+        self.speed_errors().iter().map(line).collect()
     }
 
     fn drafters(&self) -> String {
@@ -184,14 +184,14 @@ impl TuneReport {
                 "prefill_gflop_s": probe.prefill_gflop_s,
             })
         });
-        let errors = self.comparisons().into_iter().map(|comparison| {
+        let errors = self.speed_errors().into_iter().map(|error| {
             json!({
-                "model": comparison.model,
-                "speed": comparison.what,
-                "predicted_tok_s": comparison.predicted,
-                "measured_tok_s": comparison.measured,
-                "error": comparison.error(),
-                "large": comparison.error().abs() > LARGE_ERROR,
+                "model": error.model,
+                "speed": error.what,
+                "predicted_tok_s": error.predicted,
+                "measured_tok_s": error.measured,
+                "error": error.share(),
+                "large": error.share().abs() > LARGE_ERROR,
             })
         });
         let settings = self.settings.iter().map(|Setting { key, value, reason }| {
@@ -225,7 +225,7 @@ impl TuneReport {
     }
 }
 
-impl Found {
+impl SurveyedModel {
     /// Why it does not fit, or not with its whole context.
     fn why(&self) -> Option<&str> {
         [Some(&self.fits), self.fits_limit.as_ref()].into_iter().flatten().find_map(|fit| fit.reason.as_deref())

@@ -16,7 +16,7 @@ use crate::hub::megabytes;
 
 /// A model on this machine.
 #[derive(Clone)]
-pub(crate) struct LocalModel {
+pub(crate) struct NamedHeaders {
     pub name: String,
     pub headers: Headers,
 }
@@ -30,12 +30,12 @@ pub(crate) struct SurveyRow {
     pub local: bool,
     pub format: String,
     /// Or why nothing is known.
-    pub found: Result<Found, String>,
+    pub found: Result<SurveyedModel, String>,
     /// Tokens per second in a prompt and while decoding.
     pub measured: Option<[f64; 2]>,
 }
 
-pub(crate) struct Found {
+pub(crate) struct SurveyedModel {
     pub weight_bytes: usize,
     /// Bytes of state for each token.
     pub token_bytes: usize,
@@ -65,7 +65,7 @@ struct Surveyor<'a> {
 
 /// Rows of local models, then of the catalogue.
 pub(crate) fn survey(
-    local: &[LocalModel],
+    local: &[NamedHeaders],
     room: &Room,
     options: &Options,
     calibration: &Calibration,
@@ -73,7 +73,7 @@ pub(crate) fn survey(
 ) -> Vec<SurveyRow> {
     let surveyor = Surveyor { room, options, calibration, measured };
     let mut rows = vec![];
-    for LocalModel { name, headers } in local {
+    for NamedHeaders { name, headers } in local {
         let own = surveyor.row(name, None, headers, None);
         // What is quantised already has no other formats.
         let is_dense = own.as_ref().is_ok_and(|row| row.is_dense());
@@ -132,10 +132,10 @@ impl Surveyor<'_> {
         })
     }
 
-    fn found(&self, footprint: &Footprint) -> Found {
+    fn found(&self, footprint: &Footprint) -> SurveyedModel {
         let memory = &footprint.memory;
         let fit = |room: u64, owner: &str| Fit::of(memory, footprint.context_length, room as usize, owner);
-        Found {
+        SurveyedModel {
             weight_bytes: memory.weights,
             token_bytes: memory.token,
             context_length: footprint.context_length,
