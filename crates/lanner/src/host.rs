@@ -163,7 +163,8 @@ impl MemoryGroup {
         let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
         let limit = number(files.limit)?;
         let stat = read("memory.stat").unwrap_or_default();
-        let pages = stat.lines().find_map(|line| line.strip_prefix(files.file_pages)?.trim().parse::<u64>().ok());
+        let pages =
+            stat.lines().find_map(|line| line.strip_prefix(files.file_pages)?.trim().parse::<u64>().ok());
         let used = number(files.used).map(|used| used.saturating_sub(pages.unwrap_or(0)));
         Some(MemoryGroup { limit, available: used.map(|used| limit.saturating_sub(used)) })
     }

@@ -219,8 +219,7 @@ impl EngineLoop {
         let account = &self.options.metrics.account;
         let own = self.cache_memory.as_ref().map_or(0, Reservation::bytes);
         let others = account.bytes(MemoryClass::PrefixCache).saturating_sub(own);
-        let share =
-            |bytes: usize| bytes.saturating_sub(others).max(bytes / account.num_engines().max(1));
+        let share = |bytes: usize| bytes.saturating_sub(others).max(bytes / account.num_engines().max(1));
         let budget = match self.info.memory.limit {
             Some(limit) => limit.saturating_sub(account.promised() + others) / 2,
             None => share(self.options.prefix_cache_bytes),

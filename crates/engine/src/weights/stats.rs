@@ -105,9 +105,9 @@ impl WeightStats {
             format: format.map_or_else(String::new, |(format, _)| format.clone()),
             precision: (!mlx::on_gpu()).then(nn::precision),
             reads: self.reads(config),
-            active_parameters: self.expert_share(config).map(|share| {
-                self.layer_parameters + (self.expert_parameters as f64 * share) as usize
-            }),
+            active_parameters: self
+                .expert_share(config)
+                .map(|share| self.layer_parameters + (self.expert_parameters as f64 * share) as usize),
         }
     }
 

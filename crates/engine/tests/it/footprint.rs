@@ -92,7 +92,8 @@ fn footprint_of_faulty_headers_is_one_sentence() {
     let text = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
     let config: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(wrong(config.clone(), vec![]).contains("has no tensor"), "none is there");
-    let tensor = |dtype: &str, shape| TensorHeader { name: "model.norm.weight".into(), dtype: dtype.into(), shape };
+    let tensor =
+        |dtype: &str, shape| TensorHeader { name: "model.norm.weight".into(), dtype: dtype.into(), shape };
     assert!(wrong(config.clone(), vec![tensor("F8_E4M3", vec![4])]).contains("F8_E4M3"));
     assert!(wrong(config, vec![tensor("F32", vec![1 << 40])]).contains("2^31"));
 }

@@ -75,7 +75,10 @@ fn names(model: &ModelConfig, config: &TuneConfig) -> Vec<Option<String>> {
             Source::locate(name.as_deref(), &model.hub, Purpose::Describe).ok().map(|source| source.location)
         };
         // A model that is not there is reported when it is opened.
-        if !names.iter().any(|known| *known == name || (location(known) == location(&name) && location(&name).is_some())) {
+        if !names
+            .iter()
+            .any(|known| *known == name || (location(known) == location(&name) && location(&name).is_some()))
+        {
             names.push(name);
         }
     }
@@ -149,7 +152,9 @@ impl Written {
         match (self.changed, &self.backup) {
             (false, _) => say(format_args!("lanner: {file} is as it was")),
             (true, None) => say(format_args!("lanner: wrote {file}")),
-            (true, Some(backup)) => say(format_args!("lanner: wrote {file}; the old one is {}", backup.display())),
+            (true, Some(backup)) => {
+                say(format_args!("lanner: wrote {file}; the old one is {}", backup.display()))
+            }
         }
     }
 }
@@ -163,10 +168,9 @@ fn merge(write: &WriteConfig, settings: &[Setting]) -> Result<Written, CommandEr
         Err(error) => return Err(CommandError::Read { path: file, error }),
     };
     let pairs: Vec<_> = settings.iter().map(|setting| (setting.key, setting.value.toml())).collect();
-    let merged = merge_model_settings(old.as_deref().unwrap_or_default(), &pairs, write.replace)
-        .map_err(|problem| {
-            CommandError::NotWritten(format!("{} was not changed: {problem}", file.display()))
-        })?;
+    let merged = merge_model_settings(old.as_deref().unwrap_or_default(), &pairs, write.replace).map_err(
+        |problem| CommandError::NotWritten(format!("{} was not changed: {problem}", file.display())),
+    )?;
     let changed = merged.text != old.as_deref().unwrap_or_default();
     let failed = |error| CommandError::Write { path: file.clone(), error };
     let backup = match (changed, &old) {

@@ -26,8 +26,7 @@ pub fn merge_model_settings(
 ) -> Result<MergedConfig, String> {
     let before: Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
     let own = before.get("model").and_then(Value::as_table).cloned().unwrap_or_default();
-    let mut merged =
-        MergedConfig { text: text.to_owned(), added: vec![], kept: vec![], replaced: vec![] };
+    let mut merged = MergedConfig { text: text.to_owned(), added: vec![], kept: vec![], replaced: vec![] };
     let mut expected = own.clone();
     for (key, value) in settings {
         let parsed = parse(value)?;
@@ -101,9 +100,8 @@ fn replace_line(text: &str, key: &str, value: &str) -> Result<String, String> {
         let name = line.split_once('=').map(|(name, _)| name.trim().trim_matches(['"', '\'']));
         name == Some(key)
     };
-    let at = section(&lines).and_then(|section| {
-        Some(section.start + lines[section].iter().position(|line| is_key(line))?)
-    });
+    let at = section(&lines)
+        .and_then(|section| Some(section.start + lines[section].iter().position(|line| is_key(line))?));
     let at = at.ok_or_else(|| format!("its setting of {key} is in no line of a section [model]"))?;
     let line = format!("{key} = {value}");
     Ok([&lines[..at], &[&*line], &lines[at + 1..]].concat().join("\n") + "\n")

@@ -65,7 +65,10 @@ impl ModelConfig {
             memory_limit: args
                 .memory_limit
                 .or(file.memory_limit)
-                .map_or_else(|| memory::machine_bytes().zip(preset.memory_limit).map(|(a, b)| a / b), |bytes| Some(bytes.0))
+                .map_or_else(
+                    || memory::machine_bytes().zip(preset.memory_limit).map(|(a, b)| a / b),
+                    |bytes| Some(bytes.0),
+                )
                 .filter(|bytes| *bytes > 0),
             buffer_cache_bytes: preset.buffer_cache,
             when_full: args.when_full.or(file.when_full).map_or(defaults.when_full, when_full),

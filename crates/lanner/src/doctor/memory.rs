@@ -4,7 +4,7 @@ use super::Check;
 use crate::{
     host::Host,
     hub::megabytes,
-    memory::{Pressure, MemoryReading},
+    memory::{MemoryReading, Pressure},
 };
 
 /// Below this no useful model fits.

@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 pub(crate) use self::{
     monitor::Monitor,
-    pressure::{Pressure, MemoryReading},
+    pressure::{MemoryReading, Pressure},
 };
 use crate::{cli::MemoryMode, host::Host, hub::megabytes};
 
@@ -142,7 +142,8 @@ pub fn mode_table() -> String {
         bytes if bytes >= GIB => format!("{} GiB", bytes / GIB),
         bytes => format!("{} MiB", bytes / MIB),
     };
-    let mut table = String::from("| | flag | `full` | `balanced` (default) | `eco` |\n|---|---|---|---|---|\n");
+    let mut table =
+        String::from("| | flag | `full` | `balanced` (default) | `eco` |\n|---|---|---|---|---|\n");
     let mut row = |name: &str, flag: &str, value: &dyn Fn(&Preset) -> String| {
         let values = modes.map(|mode| value(mode.preset())).join(" | ");
         // Writing to a string does not fail.

@@ -12,7 +12,7 @@ use std::{
 
 use engine::{MemoryAccount, MemoryClass};
 
-use super::{Pressure, MemoryReading};
+use super::{MemoryReading, Pressure};
 use crate::{host::Host, hub::megabytes};
 
 /// Between two readings. macOS's costs a process.

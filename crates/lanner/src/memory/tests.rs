@@ -165,7 +165,9 @@ fn summary_names_what_the_mode_and_flags_come_to() {
         ..engine::Options::default()
     };
     let text = summary(MemoryMode::Eco, &options);
-    for part in ["mode eco", "limit 4", "prefix cache up to 5", "chunks of 128", "3 requests", "memory is short"] {
+    for part in
+        ["mode eco", "limit 4", "prefix cache up to 5", "chunks of 128", "3 requests", "memory is short"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

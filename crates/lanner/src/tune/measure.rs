@@ -84,7 +84,10 @@ fn measure_loaded(model: &Model, effort: Effort) -> Result<MeasuredModel, TuneEr
         return Err(engine::RequestError::EngineStopped.into());
     };
     let name = model.name.clone();
-    say(format_args!("lanner: {name}: prefill {:.1} tok/s, decode {:.1} tok/s", prefill.median, decode.median));
+    say(format_args!(
+        "lanner: {name}: prefill {:.1} tok/s, decode {:.1} tok/s",
+        prefill.median, decode.median
+    ));
     Ok(MeasuredModel {
         drafters: drafters(model, effort)?,
         name,
@@ -103,8 +106,7 @@ fn drafters(model: &Model, effort: Effort) -> Result<Vec<MeasuredDrafter>, TuneE
         return Ok(vec![]);
     }
     let fixed = names.iter().map(|name| Speculate::Fixed { drafter: (*name).into(), depth: None });
-    let modes: Vec<Speculate> =
-        [Speculate::Off].into_iter().chain(fixed).chain([Speculate::Auto]).collect();
+    let modes: Vec<Speculate> = [Speculate::Off].into_iter().chain(fixed).chain([Speculate::Auto]).collect();
     let (classes, prompts, generate, repeats) = match effort {
         Effort::Quick => (1, 1, 32, 1),
         Effort::Full => (PROMPT_CLASSES.len(), 2, 96, 2),
@@ -114,7 +116,11 @@ fn drafters(model: &Model, effort: Effort) -> Result<Vec<MeasuredDrafter>, TuneE
     for class in &PROMPT_CLASSES[..classes] {
         let case = Case {
             class: class.name.into(),
-            prompts: class.prompts().take(prompts).map(|text| ids(model, class, text)).collect::<Result<_, _>>()?,
+            prompts: class
+                .prompts()
+                .take(prompts)
+                .map(|text| ids(model, class, text))
+                .collect::<Result<_, _>>()?,
             sampling: Sampling::default(),
             generate,
             ignore_eos: false,

@@ -6,7 +6,7 @@ use super::{
     Effort, MeasuredModel, Room, Setting,
     calibration::Calibration,
     chips::Chip,
-    survey::{Fit, SurveyedModel, SurveyRow},
+    survey::{Fit, SurveyRow, SurveyedModel},
 };
 use crate::{
     bench::{machine::Machine, number},
@@ -82,8 +82,17 @@ impl TuneReport {
 
     fn survey(&self) -> String {
         let titles = [
-            "model", "format", "weights", "fits", "context", "under limit", "decode tok/s", "measured",
-            "prefill tok/s", "measured", "why not",
+            "model",
+            "format",
+            "weights",
+            "fits",
+            "context",
+            "under limit",
+            "decode tok/s",
+            "measured",
+            "prefill tok/s",
+            "measured",
+            "why not",
         ];
         let rows = self.rows.iter().map(|row| {
             let measured = |i: usize| number(row.measured.map(|speeds| speeds[i]));
@@ -159,10 +168,14 @@ impl TuneReport {
         if self.settings.is_empty() {
             return "settings: the defaults are right for this machine; there is nothing to write\n".into();
         }
-        let lines = self.settings.iter().map(|Setting { key, value, reason }| {
-            format!("{key} = {} # {reason}\n", value.toml())
-        });
-        format!("settings for the config file's section [model]; --write merges them:\n{}", lines.collect::<String>())
+        let lines = self
+            .settings
+            .iter()
+            .map(|Setting { key, value, reason }| format!("{key} = {} # {reason}\n", value.toml()));
+        format!(
+            "settings for the config file's section [model]; --write merges them:\n{}",
+            lines.collect::<String>()
+        )
     }
 
     /// Modes whose answers differ from plain decoding, although they must not.
@@ -194,9 +207,9 @@ impl TuneReport {
                 "large": error.share().abs() > LARGE_ERROR,
             })
         });
-        let settings = self.settings.iter().map(|Setting { key, value, reason }| {
-            json!({ "key": key, "toml": value.toml(), "reason": reason })
-        });
+        let settings = self.settings.iter().map(
+            |Setting { key, value, reason }| json!({ "key": key, "toml": value.toml(), "reason": reason }),
+        );
         json!({
             "schema": SCHEMA,
             "lanner": env!("CARGO_PKG_VERSION"),
@@ -228,7 +241,10 @@ impl TuneReport {
 impl SurveyedModel {
     /// Why it does not fit, or not with its whole context.
     fn why(&self) -> Option<&str> {
-        [Some(&self.fits), self.fits_limit.as_ref()].into_iter().flatten().find_map(|fit| fit.reason.as_deref())
+        [Some(&self.fits), self.fits_limit.as_ref()]
+            .into_iter()
+            .flatten()
+            .find_map(|fit| fit.reason.as_deref())
     }
 }
 

@@ -72,26 +72,11 @@ pub(crate) fn survey(
     measured: &[MeasuredModel],
 ) -> Vec<SurveyRow> {
     let surveyor = Surveyor { room, options, calibration, measured };
-    let mut rows = vec![];
-    for NamedHeaders { name, headers } in local {
-        let own = surveyor.row(name, None, headers, None);
-        // What is quantised already has no other formats.
-        let is_dense = own.as_ref().is_ok_and(|row| row.is_dense());
-        rows.extend(own);
-        if is_dense {
-            rows.extend(formats().filter_map(|format| surveyor.row(name, None, headers, Some(format)).ok()));
-        }
-    }
-    for RecordedModel { name, source, headers } in recorded() {
-        let published = surveyor.row(name, Some(&source), &headers, None);
-        let is_dense = published.as_ref().is_ok_and(|row| row.is_dense());
-        rows.extend(published);
-        if is_dense {
-            let row = |format| surveyor.row(name, Some(&source), &headers, Some(format)).ok();
-            rows.extend(formats().filter_map(row));
-        }
-    }
-    rows
+    let recorded = recorded();
+    let own = local.iter().map(|NamedHeaders { name, headers }| (&**name, None, headers));
+    let published =
+        recorded.iter().map(|RecordedModel { name, source, headers }| (*name, Some(&**source), headers));
+    own.chain(published).flat_map(|(name, source, headers)| surveyor.rows(name, source, headers)).collect()
 }
 
 /// What `lanner quantize` makes of a model.
@@ -106,6 +91,15 @@ impl SurveyRow {
 }
 
 impl Surveyor<'_> {
+    /// The model as it is and, unless it is quantised already, as `lanner quantize` makes it.
+    fn rows(&self, name: &str, source: Option<&str>, headers: &Headers) -> Vec<SurveyRow> {
+        let Ok(own) = self.row(name, source, headers, None) else { return vec![] };
+        let formats = formats().filter(|_| own.is_dense());
+        let copies = formats.filter_map(|format| self.row(name, source, headers, Some(format)).ok());
+        let copies: Vec<SurveyRow> = copies.collect();
+        [own].into_iter().chain(copies).collect()
+    }
+
     /// # Errors
     /// The model is quantised already.
     fn row(
@@ -162,7 +156,10 @@ impl Fit {
         }
         let tokens = under.most_tokens(context);
         let reason = (tokens < context).then(|| {
-            format!("{} of state for {context} tokens do not fit beside the weights", human(memory.state(context)))
+            format!(
+                "{} of state for {context} tokens do not fit beside the weights",
+                human(memory.state(context))
+            )
         });
         Fit { tokens, reason }
     }
