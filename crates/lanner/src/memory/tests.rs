@@ -64,7 +64,7 @@ fn reading_of_macos_is_its_level() {
         [("1\n", Pressure::Normal), ("2\n", Pressure::Warning), ("4\n", Pressure::Critical)]
     {
         let run = move |program: &str, args: &[&str]| {
-            let asked = (program, args) == ("sysctl", &["-n", "kern.memorystatus_vm_pressure_level"]);
+            let asked = program == "sysctl" && args == ["-n", "kern.memorystatus_vm_pressure_level"];
             asked.then(|| level.to_owned())
         };
         let mac = Host { os: "macos", run: Box::new(run), ..host(root.path(), &[]) };
