@@ -89,12 +89,13 @@ def run(args):
             install.say(f"round {number + 1} of {args.rounds}: {name}")
             reports[name].append(evaluate(name, command, args))
     merged = {name: merge(of_rounds) for name, of_rounds in reports.items()}
-    text = table(merged, args)
-    print(text)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         for name, report in merged.items():
             (args.out / f"{name}.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    text = table(merged, args)
+    print(text)
+    if args.out:
         (args.out / "README.md").write_text(text + "\n")
 
 
@@ -180,12 +181,16 @@ def same(a, b):
 
 
 def median(case, key):
+    if not case:
+        return "-"
     values = [run["timing"][key] for run in case["runs"] if run["timing"] and run["timing"][key] is not None]
     return f"{statistics.median(values):.3g}" if values else "-"
 
 
 def passed(case):
     """Runs that passed, and the median share of the rubric."""
+    if not case:
+        return "-"
     verdicts = [run["verdict"] for run in case["runs"] if run["verdict"]]
     if not verdicts:
         return "-"
