@@ -91,9 +91,9 @@ pub enum CliCommand {
     /// Measure this machine, and say which models fit, at which context and how fast.
     ///
     /// Measures the read bandwidth, a step, a prompt of 512 tokens and each drafter through the
-    /// engine that serves, and predicts from the headers of weight files what local models and those
-    /// of the catalogue take. Predicted speeds stand beside measured ones. Settings that follow are
-    /// written only with --write. docs/tune.md has the details.
+    /// engine that serves, and predicts from the headers of weight files what local models and
+    /// those of the catalogue take. Predicted speeds stand beside measured ones. Settings that
+    /// follow are written only with --write. docs/tune.md has the details.
     Tune(TuneArgs),
     /// Download a model from the Hugging Face hub, or the files of it that are missing.
     ///

@@ -78,9 +78,9 @@ pub struct ModelArgs {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Model")]
 pub struct MemoryArgs {
-    /// A preset of everything that takes memory: `full` for a machine of its own, `eco` beside other
-    /// programs; docs/memory.md has the values. Flags of single values win over it. Caches shrink
-    /// while the system is short of memory [default: balanced].
+    /// A preset of everything that takes memory: `full` for a machine of its own, `eco` beside
+    /// other programs; docs/memory.md has the values. Flags of single values win over it. Caches
+    /// shrink while the system is short of memory [default: balanced].
     #[arg(long, env = "LANNER_MEMORY", value_name = "MODE")]
     pub memory: Option<MemoryMode>,
 }

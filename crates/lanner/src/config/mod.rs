@@ -52,8 +52,8 @@ pub use self::{
 pub use crate::cli::{CorsOrigin, ExportFormat, LogFormat};
 use crate::{
     cli::{
-        CacheArgs, ChatArgs, Cli, CliCommand, GlobalArgs, LogLevel, ModelArgs, NgramCommand, ServerArgs,
-        StoreArgs, ThinkingArgs,
+        CacheArgs, ChatArgs, Cli, CliCommand, GlobalArgs, LogLevel, ModelArgs, NgramCommand, ServeArgs,
+        ServerArgs, StoreArgs, ThinkingArgs,
     },
     hub::HubConfig,
     sampling::SamplingArgs,
@@ -143,20 +143,7 @@ impl Command {
         let hub = hub::resolve()?;
         let model = |args, file| ModelConfig::without_cache(args, file, hub.clone());
         Ok(match command {
-            CliCommand::Serve(mut args) => {
-                args.model.speculate = args.speculate.speculate;
-                args.model.memory = args.memory.memory;
-                let preset = model::memory_mode(&args.model, &file.model).preset();
-                let caches = model::caches(&args.cache, &file.cache, preset, Some(preset.disk_cache))?;
-                let thinking = file.thinking(args.thinking);
-                let mut model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
-                model.thinking = thinking;
-                let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
-                model.tool_dialect = dialect.map(|dialect| dialect.0);
-                let store = StoreConfig::new(args.store, file.store);
-                let serve = ServeConfig { store, ..ServeConfig::new(args.server, file.server)? };
-                Command::Serve(model, serve)
-            }
+            CliCommand::Serve(args) => serve(args, file, hub)?,
             CliCommand::Chat(args) => chat(args, file, color, hub)?,
             CliCommand::Run(mut args) => {
                 args.model.speculate = args.speculate.speculate.take();
@@ -214,6 +201,22 @@ impl Command {
             NgramCommand::Show(args) => Command::NgramShow { table: args.table, json: args.json },
         }
     }
+}
+
+fn serve(mut args: ServeArgs, mut file: ConfigFile, hub: HubConfig) -> Result<Command, ConfigError> {
+    args.model.speculate = args.speculate.speculate;
+    args.model.memory = args.memory.memory;
+    let preset = model::memory_mode(&args.model, &file.model).preset();
+    let caches = model::caches(&args.cache, &file.cache, preset, Some(preset.disk_cache))?;
+    let thinking = file.thinking(args.thinking);
+    let model = ModelConfig::without_cache(args.model, file.model, hub);
+    let mut model = model.with_cache(caches, &args.cache, &file.cache);
+    model.thinking = thinking;
+    let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
+    model.tool_dialect = dialect.map(|dialect| dialect.0);
+    let store = StoreConfig::new(args.store, file.store);
+    let serve = ServeConfig { store, ..ServeConfig::new(args.server, file.server)? };
+    Ok(Command::Serve(model, serve))
 }
 
 fn chat(

@@ -93,8 +93,8 @@ impl MemoryReading {
         }
     }
 
-    /// Whether caches may grow again: more than the end of a warning, so that they do not shrink and
-    /// grow by turns.
+    /// Whether caches may grow again: more than the end of a warning, so that they do not shrink
+    /// and grow by turns.
     pub(crate) fn is_roomy(&self) -> bool {
         let total = self.total.unwrap_or(0);
         let has_room = self.available.is_none_or(|available| available >= total / ROOMY_PART);

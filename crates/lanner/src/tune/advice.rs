@@ -21,8 +21,8 @@ pub(crate) enum SettingValue {
 const GAIN: f64 = 1.05;
 
 /// The settings for a server of the measured model; `path` is how the user named it, if it was
-/// named. None for speculation unless one drafter beats both plain decoding and `auto`, the default,
-/// which falls back to plain decoding by itself.
+/// named. None for speculation unless one drafter beats both plain decoding and `auto`, the
+/// default, which falls back to plain decoding by itself.
 pub(crate) fn advice(
     path: Option<&str>,
     measured: &MeasuredModel,

@@ -76,8 +76,8 @@ pub fn use_gpu(gpu: bool) -> ::mlx::Result<()> {
     Ok(())
 }
 
-/// Chooses MLX's own operations on the CPU for this thread from here on. They compute nothing before
-/// they are evaluated: enough for the shapes of a model whose weights are not there.
+/// Chooses MLX's own operations on the CPU for this thread from here on. They compute nothing
+/// before they are evaluated: enough for the shapes of a model whose weights are not there.
 ///
 /// # Errors
 /// Those of [`use_gpu`].
