@@ -73,8 +73,13 @@ pub fn config_json(bytes: &[u8]) -> Outcome {
     // Loading fails on the first missing tensor: describe it and try again.
     while tensors.len() <= MOST_TENSORS {
         let declared = QuantizationConfig::from_config(&config).map_err(text)?;
-        let weights = Weights::described(tensors.iter().cloned(), &Layout::plain(&text_config), declared)
-            .map_err(text)?;
+        let weights = Weights::described(
+            tensors.iter().cloned(),
+            &Layout::plain(&text_config),
+            Types::default(),
+            declared,
+        )
+        .map_err(text)?;
         match (family.load)(&text_config, &weights) {
             Ok(model) => {
                 let caches = model.make_caches();

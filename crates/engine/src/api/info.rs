@@ -54,6 +54,9 @@ pub struct WeightSummary {
     pub format: String,
     /// Precision of products with the weights; `None` on a GPU, where MLX decides.
     pub precision: Option<Precision>,
+    /// Parameters of the layers that compute a prompt token: those of its experts, and no embedding
+    /// or head. `None` as for `reads`.
+    pub active_parameters: Option<usize>,
     /// `None` if the model has experts and does not say how many of them a token takes.
     pub reads: Option<WeightReads>,
 }

@@ -31,7 +31,7 @@ pub use self::{
     image::{Image, ImageTensor, Vision},
     info::{ModelInfo, WeightReads, WeightSummary},
     memory::Memory,
-    memory_account::{MemoryAccount, MemoryClass},
+    memory_account::{CachePressure, MemoryAccount, MemoryClass},
     metrics::{Counter, Distribution, Drafts, Gauge, Histogram, Metrics},
     options::{
         CacheBits, Device, DiskCache, Dtype, MAX_DEPTH, Options, Precision, Progress, Speculate, WhenFull,

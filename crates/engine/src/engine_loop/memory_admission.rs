@@ -219,23 +219,31 @@ impl EngineLoop {
 
     /// Gives the prefix cache half of what running sequences and other engines' caches leave: a
     /// state and its copy exist at the same time. Without a limit, all caches together have the
-    /// bytes of one, and each at least an equal part.
+    /// bytes of one, and each at least an equal part. While the system is short of memory, they
+    /// have what is left to them.
     pub(crate) fn resize_prefix_cache(&mut self) {
         let account = &self.options.metrics.account;
         let own = self.cache_memory.as_ref().map_or(0, Reservation::bytes);
         let others = account.bytes(MemoryClass::PrefixCache).saturating_sub(own + self.features.bytes());
-        let (bytes, features) = match self.info.memory.limit {
+        let share = |bytes: usize| bytes.saturating_sub(others).max(bytes / account.num_engines().max(1));
+        let (budget, features) = match self.info.memory.limit {
             Some(limit) => {
                 let bytes = limit.saturating_sub(account.promised() + others) / 2;
                 (bytes, bytes / FEATURES_PART)
             }
-            None => {
-                let bytes = self.options.prefix_cache_bytes;
-                (bytes.saturating_sub(others).max(bytes / account.num_engines().max(1)), usize::MAX)
-            }
+            None => (share(self.options.prefix_cache_bytes), usize::MAX),
         };
-        self.features.set_budget(features);
-        self.prefix.set_budget(bytes.saturating_sub(self.features.bytes()));
+        let pressure = account.cache_pressure();
+        let budget = pressure.most.map_or(budget, |most| budget.min(share(most)));
+        self.features.set_budget(features.min(budget));
+        self.prefix.set_budget(budget.saturating_sub(self.features.bytes()));
+        if self.releases != pressure.releases {
+            self.releases = pressure.releases;
+            // Those of evicted state among them.
+            if let Err(error) = mlx::release_memory() {
+                tracing::warn!("freed memory is not returned to the system: {error}");
+            }
+        }
     }
 
     /// Has other engines' caches make room if all together are too large.

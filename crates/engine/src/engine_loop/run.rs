@@ -82,6 +82,8 @@ pub(crate) struct EngineLoop {
     /// Memory of the prefix cache, as other engines see it.
     pub cache_memory: Option<Reservation>,
     pub features: FeatureCache,
+    /// The last request to return freed buffers that was met.
+    pub releases: u64,
     /// Takes turns with other engines.
     gate: GateMember,
 }
@@ -100,6 +102,7 @@ impl EngineLoop {
             reported_version: None,
             cache_memory: options.metrics.account.reserve(MemoryClass::PrefixCache, 0, None).ok(),
             features: FeatureCache::new(&options.metrics.account),
+            releases: options.metrics.account.cache_pressure().releases,
             gate: options.gate.join(),
             model,
             info,
@@ -228,7 +231,7 @@ impl EngineLoop {
             }
             Message::CalibrationText(text) => self.speculator.set_calibration_text(&text),
             Message::StepTimes(answer) => _ = answer.send(self.speculator.times()),
-            // Every tick checks the memory anyway.
+            // Every tick checks the memory and its pressure anyway.
             Message::MemoryChanged => {}
             Message::Stop => return false,
         }

@@ -7,6 +7,7 @@ use std::{io, num::NonZeroUsize, rc::Rc};
 
 use serde_json::Value;
 
+pub(crate) use self::info::trained_context;
 use self::{info::model_info, reservation::LoadRoom};
 use crate::{
     api::{
@@ -36,6 +37,7 @@ pub(crate) fn load(
     choose_device(options.device, checkpoint)?;
     nn::set_precision(options.precision);
     nn::set_kv_cache_dtype(kv_cache_dtype(options)?);
+    options.buffer_cache_bytes.map_or(Ok(()), mlx::set_cache_limit)?;
     options.threads.map(NonZeroUsize::get).into_iter().for_each(nn::set_threads);
     let generation = checkpoint.generation_config()?;
     let report = move |loaded_bytes, total_bytes| progress(Progress { loaded_bytes, total_bytes });

@@ -73,14 +73,14 @@ impl Weights {
         Weights { store: Rc::new(store), prefix: String::new(), norm_offset: 0.0 }
     }
 
-    /// A checkpoint without data: enough to check whether a model fits it.
-    #[cfg(any(test, feature = "fuzzing"))]
+    /// A checkpoint without data: enough to check whether a model fits it, and what it takes.
     pub(crate) fn described(
         tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>,
         layout: &Layout,
+        types: Types,
         quantization_config: QuantizationConfig,
     ) -> Result<Weights> {
-        let store = Store::new(WeightFiles::described(tensors), Types::default(), Box::new(|_, _| {}));
+        let store = Store::new(WeightFiles::described(tensors), types, Box::new(|_, _| {}));
         Weights::of(Store { quantization_config, ..store }, layout)
     }
 
@@ -116,6 +116,11 @@ impl Weights {
     /// Bytes of all tensors read so far, as stored.
     pub(crate) fn loaded_bytes(&self) -> usize {
         self.store.loaded.borrow().bytes
+    }
+
+    /// Bytes of all tensors used so far, also of those that have no data.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.store.stats.borrow().total()
     }
 
     /// Statistics of the tensors read so far; `config` is the text part of config.json.

@@ -18,7 +18,7 @@ use crate::{
     conversation,
     generate::{ChoiceEvent, Finish, Generation},
     image::Images,
-    loading,
+    loading, memory,
     model::{AnswerParams, Conversation, Model, Prompt, PromptError},
     server::openai::{
         self,
@@ -40,12 +40,15 @@ enum Output {
 /// # Errors
 /// The model does not load, refuses the prompt or fails; or a file cannot be written.
 pub fn run(model: &ModelConfig, config: RunConfig) -> Result<(), CommandError> {
+    super::say_memory_mode(model);
     if let (RunPrompt::Ids(ids), false) = (&config.prompt, config.json) {
         return continue_ids(&loading::open_engine(model)?, ids.clone(), &config);
     }
     let output = if config.json { Output::Json } else { Output::Text };
     let prompt = RunInput::read(&config.prompt)?;
-    Model::open(model)?.with(|model| answer(model, prompt, config, output))
+    let opened = Model::open(model)?;
+    let _monitor = memory::watch(model.memory_mode, &model.options);
+    opened.with(|model| answer(model, prompt, config, output))
 }
 
 fn answer(model: &Model, prompt: RunInput, config: RunConfig, output: Output) -> Result<(), CommandError> {

@@ -17,6 +17,7 @@ use crate::{
     config::{ModelConfig, ServeConfig, StoreConfig, is_readable_by_others},
     hub,
     image_url::ImageUrls,
+    memory,
     model::Model,
     server::{self, AppState, Server, preparation},
     terminal::say,
@@ -64,7 +65,10 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
         .block_on(TcpListener::bind(config.address))
         .map_err(|error| CommandError::Listen { address: config.address, error })?;
     let store = open_store(config.store.as_ref())?;
+    // Before the load, which a limit of the mode may refuse.
+    say(format_args!("lanner: {}", memory::summary(model.memory_mode, &model.options)));
     let server = Server::new(Model::open(model)?, config.registry.name.clone());
+    let _monitor = memory::watch(model.memory_mode, &model.options);
     // Before the line with the address, after which callers may stop reading.
     say(format_args!("lanner: {}", memory_summary(server.engine().info(), machine::memory())));
     let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());

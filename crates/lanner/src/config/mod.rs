@@ -5,6 +5,7 @@ mod api_keys;
 mod bench;
 mod dirs;
 mod doctor;
+mod edit;
 mod error;
 mod eval;
 mod hub;
@@ -16,6 +17,7 @@ mod server;
 mod store;
 mod thinking;
 mod tools;
+mod tune;
 
 use std::{
     collections::BTreeMap,
@@ -34,6 +36,7 @@ pub use self::{
     bench::{BenchConfig, BenchWeights, Chart, SpeculationConfig, SpeedConfig},
     dirs::kernel_cache_folder,
     doctor::DoctorConfig,
+    edit::{MergedConfig, merge_model_settings},
     error::ConfigError,
     eval::EvalConfig,
     launch::{LaunchAction, LaunchConfig},
@@ -44,12 +47,13 @@ pub use self::{
     store::{HistoryAction, HistoryConfig, StoreConfig, UsageConfig},
     thinking::ThinkingConfig,
     tools::{DiskCacheConfig, ModelsConfig, NgramConfig, QuantizeConfig, RmConfig, ShowConfig},
+    tune::{TuneConfig, WriteConfig},
 };
 pub use crate::cli::{CorsOrigin, ExportFormat, LogFormat};
 use crate::{
     cli::{
-        CacheArgs, ChatArgs, Cli, CliCommand, GlobalArgs, LogLevel, ModelArgs, NgramCommand, ServerArgs,
-        StoreArgs, ThinkingArgs,
+        CacheArgs, ChatArgs, Cli, CliCommand, GlobalArgs, LogLevel, ModelArgs, NgramCommand, ServeArgs,
+        ServerArgs, StoreArgs, ThinkingArgs,
     },
     hub::HubConfig,
     sampling::SamplingArgs,
@@ -82,6 +86,7 @@ pub enum Command {
     Stats(UsageConfig),
     Cache(DiskCacheConfig),
     Bench(ModelConfig, BenchConfig),
+    Tune(ModelConfig, TuneConfig),
     Eval(EvalConfig),
     Completions(Shell),
     /// With the folder of the pages.
@@ -138,22 +143,11 @@ impl Command {
         let hub = hub::resolve()?;
         let model = |args, file| ModelConfig::without_cache(args, file, hub.clone());
         Ok(match command {
-            CliCommand::Serve(mut args) => {
-                args.model.speculate = args.speculate.speculate;
-                let default = Some(model::DISK_CACHE_BYTES);
-                let caches = model::caches(&args.cache, &file.cache, default)?;
-                let thinking = file.thinking(args.thinking);
-                let mut model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
-                model.thinking = thinking;
-                let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
-                model.tool_dialect = dialect.map(|dialect| dialect.0);
-                let store = StoreConfig::new(args.store, file.store);
-                let serve = ServeConfig { store, ..ServeConfig::new(args.server, file.server)? };
-                Command::Serve(model, serve)
-            }
+            CliCommand::Serve(args) => serve(args, file, hub)?,
             CliCommand::Chat(args) => chat(args, file, color, hub)?,
             CliCommand::Run(mut args) => {
                 args.model.speculate = args.speculate.speculate.take();
+                args.model.memory = args.memory.memory;
                 let thinking = file.thinking(take(&mut args.thinking));
                 let (args, run) = RunConfig::new(args, file.sampling, color, &hub)?;
                 Command::Run(ModelConfig { thinking, ..model(args, file.model) }, run)
@@ -161,6 +155,10 @@ impl Command {
             CliCommand::Bench(args) => {
                 let (args, bench) = bench::resolve(args, &file.model)?;
                 Command::Bench(model(args, file.model), bench)
+            }
+            CliCommand::Tune(args) => {
+                let (model, tune) = tune::resolve(args, file, global.config, hub)?;
+                Command::Tune(model, tune)
             }
             CliCommand::Eval(args) => Command::Eval(EvalConfig::new(args)?),
             CliCommand::Launch(args) => {
@@ -205,6 +203,22 @@ impl Command {
     }
 }
 
+fn serve(mut args: ServeArgs, mut file: ConfigFile, hub: HubConfig) -> Result<Command, ConfigError> {
+    args.model.speculate = args.speculate.speculate;
+    args.model.memory = args.memory.memory;
+    let preset = model::memory_mode(&args.model, &file.model).preset();
+    let caches = model::caches(&args.cache, &file.cache, preset, Some(preset.disk_cache))?;
+    let thinking = file.thinking(args.thinking);
+    let model = ModelConfig::without_cache(args.model, file.model, hub);
+    let mut model = model.with_cache(caches, &args.cache, &file.cache);
+    model.thinking = thinking;
+    let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
+    model.tool_dialect = dialect.map(|dialect| dialect.0);
+    let store = StoreConfig::new(args.store, file.store);
+    let serve = ServeConfig { store, ..ServeConfig::new(args.server, file.server)? };
+    Ok(Command::Serve(model, serve))
+}
+
 fn chat(
     mut args: ChatArgs,
     mut file: ConfigFile,
@@ -212,7 +226,10 @@ fn chat(
     hub: HubConfig,
 ) -> Result<Command, ConfigError> {
     args.model.speculate = args.speculate.speculate;
-    let (thinking, caches) = (file.thinking(args.thinking), model::caches(&args.cache, &file.cache, None)?);
+    args.model.memory = args.memory.memory;
+    let preset = model::memory_mode(&args.model, &file.model).preset();
+    let caches = model::caches(&args.cache, &file.cache, preset, None)?;
+    let thinking = file.thinking(args.thinking);
     let model = ModelConfig::without_cache(args.model, file.model, hub);
     let model = ModelConfig { thinking, ..model.with_cache(caches, &args.cache, &file.cache) };
     let store = StoreArgs { store: args.store.store, no_store: args.no_history };

@@ -59,3 +59,4 @@ mod thinking_settings;
 mod tokens;
 mod tools;
 mod tower;
+mod tune;

@@ -26,6 +26,7 @@ use crate::{
     conversation,
     generate::{ChoiceEvent, Generation, Reason},
     image::Images,
+    memory,
     model::{AnswerParams, Conversation, Model, PromptError},
     sampling::Overrides,
     terminal::{Printer, PromptProgress, say},
@@ -37,7 +38,10 @@ use crate::{
 pub fn chat(model: &ModelConfig, config: ChatConfig) -> Result<(), CommandError> {
     let input = Input::open(config.lines.clone())?;
     let saved = Saved::open(&config)?;
-    Model::open(model)?.with(|model| converse(model, config, saved, input))
+    super::say_memory_mode(model);
+    let opened = Model::open(model)?;
+    let _monitor = memory::watch(model.memory_mode, &model.options);
+    opened.with(|model| converse(model, config, saved, input))
 }
 
 fn converse(

@@ -266,6 +266,8 @@ pub(crate) fn models(hub: HubConfig) -> ModelConfig {
         draft_model: None,
         render_memory: Default::default(),
         max_image_tokens: 4096,
+        memory_mode: Default::default(),
+        is_memory_mode_named: false,
     }
 }
 
