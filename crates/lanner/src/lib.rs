@@ -38,6 +38,7 @@ mod model_files;
 mod pooling;
 pub mod sampling;
 pub mod server;
+pub mod service;
 pub mod source;
 pub mod terminal;
 pub mod thinking;

@@ -8,6 +8,11 @@ use std::{
 };
 
 use chat::Delta;
+use markdown::Renderer;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+/// Columns of a terminal that does not tell.
+const COLUMNS: usize = 80;
 
 /// How messages become lines: as they are, if nothing else was set at the start.
 static LINE: OnceLock<fn(&str) -> String> = OnceLock::new();
@@ -29,6 +34,9 @@ pub struct Printer {
     /// Hides control characters: a model must not move the cursor.
     hide_controls: bool,
     reasoning: bool,
+    /// Renders content.
+    markdown: Option<Renderer>,
+    has_content: bool,
 }
 
 impl Printer {
@@ -37,15 +45,32 @@ impl Printer {
             dim: color && io::stderr().is_terminal(),
             hide_controls: io::stdout().is_terminal(),
             reasoning: false,
+            markdown: None,
+            has_content: false,
         }
+    }
+
+    /// Renders Markdown, if it is wanted and stdout is a terminal.
+    pub fn with_markdown(self, is_wanted: bool) -> Printer {
+        let is_on = is_wanted && io::stdout().is_terminal();
+        Printer { markdown: is_on.then(|| Renderer::new(columns())), ..self }
     }
 
     pub fn print(&mut self, delta: &Delta) -> io::Result<()> {
         match delta {
             Delta::Content(text) => {
                 self.end_reasoning()?;
+                self.has_content = true;
+                let shown = match &mut self.markdown {
+                    None => self.visible(text),
+                    Some(renderer) => {
+                        // The window may have another size now.
+                        renderer.set_width(columns());
+                        renderer.push(text)
+                    }
+                };
                 let mut stdout = io::stdout().lock();
-                stdout.write_all(self.visible(text).as_bytes())?;
+                stdout.write_all(shown.as_bytes())?;
                 stdout.flush()
             }
             Delta::Reasoning(text) => {
@@ -62,7 +87,10 @@ impl Printer {
     /// Ends the answer's last line.
     pub fn end(&mut self) -> io::Result<()> {
         self.end_reasoning()?;
-        writeln!(io::stdout())
+        match &mut self.markdown {
+            Some(renderer) if self.has_content => write!(io::stdout(), "{}", renderer.finish()),
+            _ => writeln!(io::stdout()),
+        }
     }
 
     fn end_reasoning(&mut self) -> io::Result<()> {
@@ -78,6 +106,42 @@ impl Printer {
         let is_hidden = |c: char| self.hide_controls && c.is_control() && !matches!(c, '\n' | '\t');
         text.chars().map(|c| if is_hidden(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
     }
+}
+
+/// Columns of the terminal of stdout.
+fn columns() -> usize {
+    tcgetwinsize(io::stdout()).map_or(COLUMNS, |size| match size.ws_col {
+        0 => COLUMNS,
+        columns => columns.into(),
+    })
+}
+
+/// While it lives, the terminal does not show what is typed; it is read later.
+pub(crate) struct NoEcho(Option<Termios>);
+
+impl NoEcho {
+    pub(crate) fn begin() -> NoEcho {
+        let Ok(former) = tcgetattr(io::stdin()) else { return NoEcho(None) };
+        let mut quiet = former.clone();
+        quiet.local_modes.remove(LocalModes::ECHO);
+        // Nor does Ctrl-C forget it.
+        quiet.local_modes.insert(LocalModes::NOFLSH);
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &quiet);
+        NoEcho(Some(former))
+    }
+}
+
+impl Drop for NoEcho {
+    fn drop(&mut self) {
+        if let Some(former) = &self.0 {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, former);
+        }
+    }
+}
+
+/// Text as one line without control characters.
+pub(crate) fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Prompts that are computed in less time show no progress.

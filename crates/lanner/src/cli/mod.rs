@@ -7,6 +7,7 @@ mod launch;
 mod model;
 mod packaging;
 mod server;
+mod service;
 mod store;
 mod thinking;
 mod tune;
@@ -27,6 +28,7 @@ pub use self::{
     },
     packaging::{CompletionsArgs, ManArgs},
     server::{RemoteArgs, ServerArgs},
+    service::{LogsArgs, ServiceArgs, StartArgs, StatusArgs, StopArgs, serve_flags},
     store::{ExportFormat, HistoryCommand, HistoryRmArgs, StoreArgs, StoreFileArgs, UsageArgs},
     thinking::ThinkingArgs,
     tune::TuneArgs,
@@ -76,6 +78,26 @@ pub enum CliCommand {
     Chat(ChatArgs),
     /// Serve the model over the HTTP APIs of OpenAI, Anthropic and Ollama.
     Serve(ServeArgs),
+    /// Start a server in the background, and wait until it is ready.
+    ///
+    /// Takes the flags of `lanner serve`, and prints the server's address. If the server does not
+    /// get ready, prints the end of its log and fails. The server runs as a systemd unit of the
+    /// user on Linux, as a launchd agent on macOS, and else as a plain process. docs/service.md has
+    /// the details.
+    Start(StartArgs),
+    /// End the server in the background: `lanner stop`; or unload one model of a running server:
+    /// `lanner stop MODEL`.
+    ///
+    /// Running requests get some seconds to end. Without MODEL, --host and --port only make sure
+    /// that the right server is ended.
+    Stop(StopArgs),
+    /// Show whether the server in the background runs, where, since when, and its models.
+    ///
+    /// The exit status is 0 if it is ready, 1 if it is starting or does not answer, and 3 if none
+    /// runs.
+    Status(StatusArgs),
+    /// Print the end of the log of the server in the background.
+    Logs(LogsArgs),
     /// Start a coding agent with a model of this machine: `lanner launch codex -m qwen3.5-9b`.
     ///
     /// Uses the server that runs at the address, or starts one that ends with the agent. The agent
@@ -113,8 +135,6 @@ pub enum CliCommand {
     ///
     /// Redraws the terminal until Ctrl-C. If stdout is not a terminal, prints one reading.
     Top(TopArgs),
-    /// Unload a model of a running server.
-    Stop(StopArgs),
     /// Remove a model from the cache.
     Rm(RmArgs),
     /// Show where data lies: config file, models, caches.
@@ -275,14 +295,6 @@ pub struct TopArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct StopArgs {
-    /// The model, by one of the names under which it is served.
-    pub model: String,
-    #[command(flatten)]
-    pub server: RemoteArgs,
-}
-
-#[derive(Debug, Args)]
 pub struct PathsArgs {
     /// Print a JSON object instead of text.
     #[arg(long)]
@@ -355,6 +367,9 @@ pub struct ChatArgs {
     /// `lanner history list`.
     #[arg(long = "continue", value_name = "ID", num_args = 0..=1, help_heading = "Conversation")]
     pub continued: Option<Option<String>>,
+    /// Print answers as the model writes them; by default a terminal gets their Markdown rendered.
+    #[arg(long, help_heading = "Conversation")]
+    pub plain: bool,
     /// Do not save the conversation, nor the lines that are typed.
     #[arg(long, help_heading = "Conversation", conflicts_with = "continued")]
     pub no_history: bool,

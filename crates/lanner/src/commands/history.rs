@@ -13,7 +13,7 @@ use store::{Conversation, Scope, Store, Summary, from_json, to_json, to_markdown
 use super::{CommandError, models::ago};
 use crate::{
     config::{ExportFormat, HistoryAction, HistoryConfig},
-    terminal::{say, table},
+    terminal::{one_line, say, table},
 };
 
 /// Characters of an id that the table shows; the start of an id is enough for all commands.
@@ -72,7 +72,7 @@ fn list(store: &Store, words: &str, limit: usize, as_json: bool) -> Result<(), C
 }
 
 /// The latest conversations, or those that have all words.
-fn summaries(store: &Store, words: &str, limit: usize) -> Result<Vec<Summary>, CommandError> {
+pub(super) fn summaries(store: &Store, words: &str, limit: usize) -> Result<Vec<Summary>, CommandError> {
     let (mut found, mut after) = (vec![], None);
     while found.len() < limit {
         let most = (limit - found.len()).min(PAGE);
@@ -89,16 +89,15 @@ fn summaries(store: &Store, words: &str, limit: usize) -> Result<Vec<Summary>, C
     Ok(found)
 }
 
-fn row(summary: &Summary) -> [String; 5] {
+pub(super) fn row(summary: &Summary) -> [String; 5] {
     let updated = UNIX_EPOCH + Duration::from_millis(summary.updated.unsigned_abs());
-    // A title is one line of text, whatever a client has made of it.
-    let title = summary.title.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     [
         summary.id.chars().take(SHORT_ID).collect(),
         ago(updated),
         summary.messages.to_string(),
         summary.model.clone().unwrap_or_else(|| "-".into()),
-        title,
+        // A title is one line of text, whatever a client has made of it.
+        one_line(&summary.title),
     ]
 }
 

@@ -19,6 +19,7 @@ mod remote;
 mod rm;
 mod run;
 mod serve;
+mod service;
 mod show;
 mod speculate;
 mod stats;
@@ -38,10 +39,11 @@ pub use packaging::{completions, man};
 pub use paths::paths;
 pub use pull::pull;
 pub use quantize::quantize;
-pub use remote::{ps, stop};
+pub use remote::ps;
 pub use rm::rm;
 pub use run::run;
 pub use serve::serve;
+pub use service::{logs, start, status, stop};
 pub use show::show;
 pub use stats::stats;
 pub use top::top;
@@ -55,7 +57,7 @@ pub enum CommandError {
     #[error("cannot listen on {address}: {error}{}", port_hint(error))]
     Listen { address: std::net::SocketAddr, error: std::io::Error },
     #[error(
-        "no Lanner server answers at {url}: {error}\nhint: start one with lanner serve, or name another with --host and --port"
+        "no Lanner server answers at {url}: {error}\nhint: start one with lanner serve or lanner start, or name another with --host and --port"
     )]
     NoServer { url: String, error: String },
     #[error("the server at {url} answers {status}: {message}")]
@@ -109,8 +111,13 @@ pub enum CommandError {
         "there are no conversations in {}\nhint: lanner chat saves its own, and the web page of lanner serve too", .0.display()
     )]
     NoStore(std::path::PathBuf),
+    /// The whole sentence.
+    #[error("{0}")]
+    Chat(String),
     #[error("cannot read the terminal: {0}")]
     Terminal(#[from] rustyline::error::ReadlineError),
+    #[error(transparent)]
+    Service(#[from] crate::service::ServiceError),
     #[error(transparent)]
     Launch(#[from] crate::launch::LaunchError),
     #[error(transparent)]

@@ -42,7 +42,7 @@ pub fn models(hub: &HubConfig, config: &ModelsConfig) -> Result<(), CommandError
     Ok(write!(std::io::stdout(), "{text}")?)
 }
 
-fn cached(hub: &HubConfig) -> Result<Vec<CachedModel>, CommandError> {
+pub(super) fn cached(hub: &HubConfig) -> Result<Vec<CachedModel>, CommandError> {
     Ok(scan(&hub.cache()?, &LastUsed(hub.uses.clone())))
 }
 

@@ -1,4 +1,4 @@
-//! `lanner ps` and `lanner stop`: the models of a running server, over its HTTP routes.
+//! `lanner ps` and `lanner stop MODEL`: the models of a running server, over its HTTP routes.
 
 use std::{io::Write, time::Duration};
 
@@ -41,7 +41,7 @@ pub(super) fn models_within(server: &ServerAddress, time: Duration) -> Result<Ve
 ///
 /// # Errors
 /// No server answers, or it refuses.
-pub fn stop(server: &ServerAddress, model: &str) -> Result<(), CommandError> {
+pub(super) fn unload(server: &ServerAddress, model: &str) -> Result<(), CommandError> {
     call(server, "/v1/models/unload", Some(&json!({ "model": model })))?;
     say(format_args!("lanner: {model} is unloaded"));
     Ok(())

@@ -50,6 +50,8 @@ pub enum ConfigError {
     #[error(transparent)]
     Launch(#[from] crate::launch::LaunchError),
     #[error(transparent)]
+    Service(#[from] crate::service::ServiceError),
+    #[error(transparent)]
     Eval(#[from] eval::EvalError),
     #[error("HF_ENDPOINT is `{0}`; it must begin with https:// or http://")]
     Endpoint(String),

@@ -14,6 +14,7 @@ mod model;
 mod paths;
 mod run;
 mod server;
+mod service;
 mod store;
 mod thinking;
 mod tools;
@@ -44,6 +45,7 @@ pub use self::{
     paths::{DataPath, PathsConfig},
     run::{ChatConfig, ConversationConfig, PromptText, RunConfig, RunPrompt},
     server::{MAX_CONNECTIONS, RegistryConfig, ServeConfig, ServerAddress, Timeouts},
+    service::{LogsConfig, StartConfig, StatusConfig, StopConfig},
     store::{HistoryAction, HistoryConfig, StoreConfig, UsageConfig},
     thinking::ThinkingConfig,
     tools::{DiskCacheConfig, ModelsConfig, NgramConfig, QuantizeConfig, RmConfig, ShowConfig},
@@ -78,8 +80,10 @@ pub enum Command {
     /// With whether to print JSON.
     Ps(ServerAddress, bool),
     Top(ServerAddress, TopConfig),
-    /// With the model to unload.
-    Stop(ServerAddress, String),
+    Start(Box<StartConfig>),
+    Stop(StopConfig),
+    Status(StatusConfig),
+    Logs(LogsConfig),
     Paths(PathsConfig),
     Rm(HubConfig, RmConfig),
     History(HistoryConfig),
@@ -143,7 +147,16 @@ impl Command {
         let hub = hub::resolve()?;
         let model = |args, file| ModelConfig::without_cache(args, file, hub.clone());
         Ok(match command {
-            CliCommand::Serve(args) => serve(args, file, hub)?,
+            CliCommand::Serve(args) => {
+                let (model, serve) = serve(args, file, hub)?;
+                Command::Serve(model, serve)
+            }
+            CliCommand::Start(args) => {
+                let keys = args.serve.server.api_key.clone();
+                // What serve would refuse is refused here, where the user sees it.
+                let (_, serve) = serve(args.serve, file, hub)?;
+                Command::Start(Box::new(StartConfig::new(&args.service, serve.address, &keys)?))
+            }
             CliCommand::Chat(args) => chat(args, file, color, hub)?,
             CliCommand::Run(mut args) => {
                 args.model.speculate = args.speculate.speculate.take();
@@ -176,7 +189,9 @@ impl Command {
                 let top = TopConfig { interval: Duration::from_secs(args.interval.into()), once: args.once };
                 Command::Top(ServerAddress::new(args.server, file.server), top)
             }
-            CliCommand::Stop(args) => Command::Stop(ServerAddress::new(args.server, file.server), args.model),
+            CliCommand::Stop(args) => Command::Stop(StopConfig::new(args, file.server)?),
+            CliCommand::Status(args) => Command::Status(StatusConfig::new(args, file.server)?),
+            CliCommand::Logs(args) => Command::Logs(LogsConfig::new(&args)?),
             CliCommand::Paths(args) => {
                 Command::Paths(PathsConfig::new(&args, global.config, file.cache, file.store, &hub))
             }
@@ -203,7 +218,11 @@ impl Command {
     }
 }
 
-fn serve(mut args: ServeArgs, mut file: ConfigFile, hub: HubConfig) -> Result<Command, ConfigError> {
+fn serve(
+    mut args: ServeArgs,
+    mut file: ConfigFile,
+    hub: HubConfig,
+) -> Result<(ModelConfig, ServeConfig), ConfigError> {
     args.model.speculate = args.speculate.speculate;
     args.model.memory = args.memory.memory;
     let preset = model::memory_mode(&args.model, &file.model).preset();
@@ -215,8 +234,7 @@ fn serve(mut args: ServeArgs, mut file: ConfigFile, hub: HubConfig) -> Result<Co
     let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
     model.tool_dialect = dialect.map(|dialect| dialect.0);
     let store = StoreConfig::new(args.store, file.store);
-    let serve = ServeConfig { store, ..ServeConfig::new(args.server, file.server)? };
-    Ok(Command::Serve(model, serve))
+    Ok((model, ServeConfig { store, ..ServeConfig::new(args.server, file.server)? }))
 }
 
 fn chat(
@@ -237,6 +255,7 @@ fn chat(
         sampling: args.sampling.overrides(file.sampling).map_err(ConfigError::Sampling)?,
         conversation: ConversationConfig::new(args.conversation),
         color,
+        markdown: color && !args.plain && run::has_styles(),
         lines: paths::history_file().filter(|_| !args.no_history),
         store: StoreConfig::new(store, file.store),
         continued: args.continued,

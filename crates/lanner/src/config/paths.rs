@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::{
     dirs::{kernel_cache_folder, user_folder},
     model::disk_cache_folder,
+    service::service_folder,
     store::store_file,
 };
 use crate::{
@@ -55,6 +56,11 @@ impl PathsConfig {
             ),
             path("history", history_file(), "what was typed in lanner chat"),
             path("agents", agents_folder(), "files of lanner launch for coding agents, and its server's log"),
+            path(
+                "service",
+                service_folder(),
+                "log and state of the server that lanner start keeps in the background",
+            ),
             path("uses", hub.uses.clone(), "when each model was last used"),
         ];
         PathsConfig { paths, json: args.json }

@@ -19,6 +19,8 @@ pub struct ChatConfig {
     pub sampling: Overrides,
     pub conversation: ConversationConfig,
     pub color: bool,
+    /// Whether answers are rendered if stdout is a terminal.
+    pub markdown: bool,
     /// File of typed lines; `None`: they are forgotten with the program.
     pub lines: Option<PathBuf>,
     /// Where the conversation is saved; `None`: nowhere.
@@ -60,6 +62,11 @@ pub struct ConversationConfig {
     pub system: Option<String>,
     /// `None` leaves it to the template.
     pub think: Option<bool>,
+}
+
+/// Whether a terminal shows styles: `dumb` ones, such as those of editors, show their sequences.
+pub(super) fn has_styles() -> bool {
+    env::var_os("TERM").is_none_or(|name| name != "dumb")
 }
 
 impl RunConfig {

@@ -52,6 +52,7 @@ use tokio::{
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
+pub(crate) use self::completion::miss_context;
 pub use self::{
     app_state::AppState,
     clock::unix_seconds,

@@ -143,11 +143,12 @@ fn paths_shows_where_data_lies() {
             "store": "/home/owl/.local/share/lanner/store.db",
             "history": "/home/owl/.local/state/lanner/chat-history",
             "agents": "/home/owl/.local/state/lanner/agents",
+            "service": "/home/owl/.local/state/lanner/service",
             "uses": "/home/owl/.local/state/lanner/uses",
         })
     );
     let table = stdout(&["paths"], &[]);
-    assert_eq!(table.lines().count(), 8, "{table}");
+    assert_eq!(table.lines().count(), 9, "{table}");
 }
 
 #[test]
@@ -165,6 +166,7 @@ fn short_help_is_shorter_and_in_order_of_use() {
     let all = stdout(&["-h"], &[]);
     let at =
         |command: &str| all.find(&format!("\n  {command} ")).unwrap_or_else(|| panic!("{command}: {all}"));
-    let order = ["run", "chat", "serve", "pull", "models", "show", "ps", "stop", "rm", "bench"].map(at);
+    let order =
+        ["run", "chat", "serve", "start", "stop", "pull", "models", "show", "ps", "rm", "bench"].map(at);
     assert!(order.is_sorted(), "{all}");
 }

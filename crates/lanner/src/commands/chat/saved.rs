@@ -1,41 +1,33 @@
 //! The conversation in the store: saved after each answer, continued from there.
 
-use serde_json::{Map, Value, json};
-use store::{Conversation, Message, Role, Scope, Store, StoreError, Update};
+use serde_json::{Map, Value};
+use store::{Conversation, Scope, Store, StoreError, Summary, Update};
 
+use super::branch::{Branch, new_id};
 use crate::{
-    attach,
-    commands::serve::open_store,
+    commands::{CommandError, history, serve::open_store},
     config::{ChatConfig, StoreConfig},
-    conversation,
-    image::Images,
-    sampling,
-    terminal::say,
+    terminal::{one_line, say},
 };
+
+/// Titles that are listed where several begin alike.
+const LISTED: usize = 8;
 
 /// A conversation that is saved, or `None` of it if nothing is.
 pub(super) struct Saved {
     store: Option<Store>,
     id: String,
-    /// The last saved message.
-    leaf: Option<String>,
+    is_stored: bool,
     /// Those of the web page are kept, if it made the conversation.
     settings: Map<String, Value>,
     has_failed: bool,
-}
-
-/// A message of the user: its text, and its pictures as data URIs.
-pub(super) struct Question<'a> {
-    pub(super) text: &'a str,
-    pub(super) images: Vec<String>,
 }
 
 /// A stored conversation as the chat goes on with it.
 pub(super) struct Continued {
     pub(super) title: String,
     pub(super) system: Option<String>,
-    pub(super) turns: Vec<Value>,
-    pub(super) images: Images,
+    pub(super) branch: Branch,
 }
 
 impl Saved {
@@ -48,77 +40,75 @@ impl Saved {
         let store =
             config.store.clone().map(|store| StoreConfig { is_named: store.is_named || is_named, ..store });
         let store = open_store(store.as_ref())?;
-        let mut saved = Saved { store, id: new_id(), leaf: None, settings: Map::new(), has_failed: false };
+        let (settings, has_failed) = (Map::new(), false);
+        let mut saved = Saved { store, id: new_id(), is_stored: false, settings, has_failed };
         let Some(start) = &config.continued else { return Ok((saved, None)) };
         let Some(store) = &saved.store else {
             return Err(start.clone().map_or(StoreError::Empty, StoreError::NotFound));
         };
-        let scope = Scope::All;
-        let read = store.conversation(&scope, &store.find(&scope, start.as_deref())?)?;
+        let read = store.conversation(&Scope::All, &store.find(&Scope::All, start.as_deref())?)?;
         let continued = saved.attach(&read);
         Ok((saved, Some(continued)))
     }
 
-    fn attach(&mut self, stored: &Conversation) -> Continued {
-        let mut branch = stored.branch();
-        // Templates expect an answer to every message.
-        while branch.last().is_some_and(|message| message.role != Role::Assistant) {
-            branch.pop();
-        }
-        self.id.clone_from(&stored.id);
-        self.settings.clone_from(&stored.settings);
-        self.leaf = branch.last().map(|message| message.id.clone());
-        let mut images = Images::default();
-        let turns = branch.into_iter().map(|message| turn(message, &mut images)).collect();
-        Continued { title: stored.title.clone(), system: stored.system().map(str::to_owned), turns, images }
+    pub(super) fn store(&self) -> Option<&Store> {
+        self.store.as_ref()
     }
 
-    /// Saves a message and its answer. A failure is told once, and ends nothing.
-    pub(super) fn add(
-        &mut self,
-        model: &str,
-        system: Option<&str>,
-        question: Question,
-        answer: &Value,
-        usage: Value,
-    ) {
-        let Question { text, images } = question;
+    /// Goes on with the only conversation whose id or title begins like this.
+    ///
+    /// # Errors
+    /// There is none or several, or the store cannot be read.
+    pub(super) fn load(&mut self, start: &str) -> Result<Continued, CommandError> {
+        let store = self.opened()?;
+        let id = match store.find(&Scope::All, Some(start)) {
+            Ok(id) => id,
+            Err(StoreError::NotFound(_) | StoreError::Ambiguous(_)) => titled(store, start)?,
+            Err(error) => return Err(error.into()),
+        };
+        let read = store.conversation(&Scope::All, &id)?;
+        Ok(self.attach(&read))
+    }
+
+    /// The latest conversations that have all words.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(super) fn list(&self, words: &str) -> Result<Vec<Summary>, CommandError> {
+        history::summaries(self.opened()?, words, LISTED)
+    }
+
+    fn opened(&self) -> Result<&Store, CommandError> {
+        self.store.as_ref().ok_or(CommandError::Chat("conversations are not saved in this chat".into()))
+    }
+
+    fn attach(&mut self, stored: &Conversation) -> Continued {
+        self.id.clone_from(&stored.id);
+        self.settings.clone_from(&stored.settings);
+        self.is_stored = true;
+        Continued {
+            title: one_line(&stored.title),
+            system: stored.system().map(str::to_owned),
+            branch: Branch::of(stored),
+        }
+    }
+
+    /// Saves what is new of the branch, and that it is selected. A failure is told once, and ends
+    /// nothing; the next save tries again.
+    pub(super) fn save(&mut self, branch: &mut Branch, system: Option<&str>) {
         let Some(store) = &self.store else { return };
-        let (question, reply) = (new_id(), new_id());
-        let at = store::now();
-        let empty = Message {
-            id: question.clone(),
-            parent: self.leaf.clone(),
-            role: Role::User,
-            text: text.to_owned(),
-            created: at,
-            reasoning: None,
-            model: None,
-            tool_calls: None,
-            usage: None,
-            other: Map::new(),
-        };
-        let pictures = (!images.is_empty()).then(|| ("images".to_owned(), images.into()));
-        let asked = Message { other: pictures.into_iter().collect(), ..empty.clone() };
-        let answer = Message {
-            id: reply.clone(),
-            parent: Some(question),
-            role: Role::Assistant,
-            text: answer["content"].as_str().unwrap_or_default().to_owned(),
-            reasoning: answer["reasoning_content"].as_str().map(str::to_owned),
-            model: Some(model.to_owned()),
-            usage: Some(usage),
-            ..empty
-        };
         self.settings.insert("system".into(), system.unwrap_or_default().into());
         let update = Update {
-            leaf: Some(reply.clone()),
-            messages: vec![asked, answer],
+            leaf: branch.leaf().map(str::to_owned),
+            messages: branch.unsaved().to_vec(),
             settings: Some(self.settings.clone()),
             ..Update::default()
         };
         match store.put("", &self.id, update) {
-            Ok(_) => (self.leaf, self.has_failed) = (Some(reply), false),
+            Ok(_) => {
+                branch.set_saved();
+                (self.is_stored, self.has_failed) = (true, false);
+            }
             Err(error) if std::mem::replace(&mut self.has_failed, true) => {
                 tracing::debug!("the conversation is not saved: {error}");
             }
@@ -126,35 +116,45 @@ impl Saved {
         }
     }
 
+    /// Where the conversation is, in a sentence.
+    pub(super) fn place(&self) -> String {
+        match &self.store {
+            None => "this conversation is not saved: /save FILE writes it into a file".into(),
+            Some(_) if !self.is_stored => "this conversation is saved after the first answer".into(),
+            Some(store) => {
+                let (id, path) = (&self.id, store.path().display());
+                format!(
+                    "saved as {id} in {path}: /load {id} or lanner chat --continue {id} goes on with it; /save FILE \
+                     writes a file"
+                )
+            }
+        }
+    }
+
     /// Begins another conversation.
     pub(super) fn restart(&mut self) {
-        (self.id, self.leaf) = (new_id(), None);
+        (self.id, self.is_stored) = (new_id(), false);
         self.settings.clear();
     }
 }
 
-/// A message in OpenAI's format. Pictures that cannot be used any more are left out.
-fn turn(message: &Message, images: &mut Images) -> Value {
-    match message.role {
-        Role::User => {
-            let uris = message.other.get("images").and_then(Value::as_array).into_iter().flatten();
-            let part = |uri| json!({ "type": "image_url", "image_url": uri });
-            let parts = uris.filter_map(|uri| images.add_part(&part(uri), "images")?.ok()).collect();
-            attach::message(parts, &message.text)
-        }
-        Role::Tool => {
-            let id = message.other.get("toolCallId").cloned().unwrap_or_default();
-            json!({ "role": "tool", "content": message.text, "tool_call_id": id })
-        }
-        Role::Assistant => {
-            let reasoning = message.reasoning.as_deref().unwrap_or_default();
-            let mut turn = conversation::assistant(&message.text, reasoning);
-            message.tool_calls.iter().for_each(|calls| turn["tool_calls"] = calls.clone());
-            turn
+/// The id of the only conversation whose title begins like this, in any case.
+fn titled(store: &Store, start: &str) -> Result<String, CommandError> {
+    let wanted = start.to_lowercase();
+    let all = history::summaries(store, "", usize::MAX)?;
+    let is_meant = |one: &&Summary| one.title.to_lowercase().starts_with(&wanted);
+    let found: Vec<&Summary> = all.iter().filter(is_meant).collect();
+    match &found[..] {
+        [] => Err(CommandError::Chat(format!(
+            "no saved conversation has an id or a title that begins with `{start}`\n\
+             hint: /history lists them; /model NAME loads another model"
+        ))),
+        [one] => Ok(one.id.clone()),
+        several => {
+            let line = |one: &&Summary| format!("\n  {}  {}", one.id, one_line(&one.title));
+            let lines: String = several.iter().take(LISTED).map(line).collect();
+            let count = several.len();
+            Err(CommandError::Chat(format!("{count} conversations begin with `{start}`:{lines}")))
         }
     }
-}
-
-fn new_id() -> String {
-    format!("{:016x}", sampling::random())
 }

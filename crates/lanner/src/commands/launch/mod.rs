@@ -1,6 +1,6 @@
 //! `lanner launch`: starts a coding agent with a model of ours, and a server if none runs.
 
-mod process;
+pub(super) mod process;
 mod script;
 mod server;
 

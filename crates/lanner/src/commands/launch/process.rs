@@ -16,14 +16,14 @@ use tokio::{
 use crate::{commands::CommandError, launch::LaunchError};
 
 /// From its creation on these signals do not end the process.
-pub(super) struct Signals {
+pub(in crate::commands) struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hang_up: Signal,
 }
 
 impl Signals {
-    pub(super) fn new() -> io::Result<Signals> {
+    pub(in crate::commands) fn new() -> io::Result<Signals> {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -32,7 +32,7 @@ impl Signals {
     }
 
     /// Whether one comes in this time.
-    pub(super) async fn within(&mut self, time: Duration) -> bool {
+    pub(in crate::commands) async fn within(&mut self, time: Duration) -> bool {
         let any = async {
             tokio::select! {
                 _ = self.interrupt.recv() => {}
@@ -78,7 +78,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 }
 
 /// Sends a signal; whether it was sent.
-pub(super) fn send(signal: &str, id: u32) -> bool {
+pub(in crate::commands) fn send(signal: &str, id: u32) -> bool {
     let sent = Command::new("kill").arg(format!("-{signal}")).arg(id.to_string()).output();
     sent.is_ok_and(|output| output.status.success())
 }

@@ -278,7 +278,7 @@ fn answer_info(
 }
 
 /// The prompt's text around token `at`.
-fn miss_context(model: &Model, ids: &[u32], at: usize) -> MissContext {
+pub(crate) fn miss_context(model: &Model, ids: &[u32], at: usize) -> MissContext {
     let around = |tokens: usize| {
         let [start, end] = [at.saturating_sub(tokens), at + tokens].map(|end| end.min(ids.len()));
         [&ids[start..at.min(ids.len())], &ids[at.min(ids.len())..end]]

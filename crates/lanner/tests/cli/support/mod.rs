@@ -8,6 +8,7 @@ pub(crate) mod document;
 pub(crate) mod fake_hub;
 pub(crate) mod pictures;
 pub(crate) mod process;
+pub(crate) mod scripted_model;
 pub(crate) mod server;
 pub(crate) mod terminal;
 pub(crate) mod wait;

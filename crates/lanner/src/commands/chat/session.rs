@@ -1,0 +1,265 @@
+//! The conversation with a model: turns, other answers, changed messages.
+
+use std::{io, path::Path};
+
+use chat::Delta;
+use serde_json::{Value, json};
+use tokio::{
+    runtime::{Builder, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
+};
+
+use super::{
+    branch::{Answer, Branch},
+    loaded::Loaded,
+    saved::{Continued, Saved},
+    stats::{AnswerStats, Stats},
+};
+use crate::{
+    attach::{self, attach_image},
+    commands::CommandError,
+    config::ChatConfig,
+    conversation,
+    generate::{ChoiceEvent, Finish, Generation, Reason},
+    image::Images,
+    model::{AnswerParams, Conversation, PromptError},
+    sampling::Overrides,
+    terminal::{NoEcho, Printer, PromptProgress, say},
+    thinking::ThinkingParams,
+};
+
+pub(super) struct Session {
+    runtime: Runtime,
+    pub(super) model: Loaded,
+    pub(super) sampling: Overrides,
+    color: bool,
+    markdown: bool,
+    pub(super) system: Option<String>,
+    pub(super) think: Option<bool>,
+    pub(super) branch: Branch,
+    /// Pictures for the next message, as data URIs.
+    pub(super) attached: Vec<String>,
+    pub(super) saved: Saved,
+    pub(super) stats: Stats,
+    /// Whether Ctrl-C stops an answer; in a pipe it ends the program.
+    interruptible: bool,
+}
+
+/// What was streamed, and its figures.
+struct Streamed {
+    content: String,
+    reasoning: String,
+    finish: Finish,
+}
+
+impl Session {
+    pub(super) fn new(
+        model: Loaded,
+        config: ChatConfig,
+        (saved, continued): (Saved, Option<Continued>),
+        interruptible: bool,
+    ) -> io::Result<Session> {
+        let (stored_system, branch) =
+            continued.map_or((None, Branch::default()), |stored| (stored.system, stored.branch));
+        Ok(Session {
+            runtime: Builder::new_current_thread().enable_io().build()?,
+            model,
+            sampling: config.sampling,
+            color: config.color,
+            markdown: config.markdown,
+            system: config.conversation.system.or(stored_system),
+            think: config.conversation.think,
+            branch,
+            attached: vec![],
+            saved,
+            stats: Stats::default(),
+            interruptible,
+        })
+    }
+
+    /// Sends a message and prints the answer.
+    ///
+    /// # Errors
+    /// The model refuses the conversation, or its engine fails; the message is removed then.
+    pub(super) fn turn(&mut self, text: &str) -> Result<(), CommandError> {
+        let before = self.branch.clone();
+        self.branch.ask(text, std::mem::take(&mut self.attached));
+        self.answer_or(before, "your message was removed")
+    }
+
+    /// Answers the last message again, beside the answers before.
+    ///
+    /// # Errors
+    /// As [`turn`](Session::turn); the former answer stays then.
+    pub(super) fn regenerate(&mut self) -> Result<(), CommandError> {
+        let before = self.branch.clone();
+        if !self.branch.rewind_to_question() {
+            say("(there is no message to answer again)");
+            return Ok(());
+        }
+        self.answer_or(before, "the former answer stays")
+    }
+
+    /// Replaces the last message and answers it, beside the message before.
+    ///
+    /// # Errors
+    /// As [`turn`](Session::turn); the former message stays then.
+    pub(super) fn edit(&mut self, text: &str) -> Result<(), CommandError> {
+        let before = self.branch.clone();
+        if text.trim().is_empty() || self.branch.question().is_none_or(|question| question == text) {
+            say("(the message was not changed)");
+            return Ok(());
+        }
+        let pictures = self.branch.pictures();
+        self.branch.rewind_before_question();
+        self.branch.ask(text, pictures);
+        self.answer_or(before, "the former message stays")
+    }
+
+    /// Adds an answer to the branch; without one, `before` is the branch again.
+    fn answer_or(&mut self, before: Branch, otherwise: &str) -> Result<(), CommandError> {
+        match self.answer(otherwise) {
+            Ok(Some(answer)) => {
+                self.branch.answer(answer);
+                self.saved.save(&mut self.branch, self.system.as_deref());
+                Ok(())
+            }
+            Ok(None) => {
+                self.branch = before;
+                Ok(())
+            }
+            Err(error) => {
+                self.branch = before;
+                Err(error)
+            }
+        }
+    }
+
+    /// `None`: stopped before any content.
+    fn answer(&mut self, otherwise: &str) -> Result<Option<Answer>, CommandError> {
+        // From here on, also while the prompt is prepared, Ctrl-C only stops the answer.
+        let interrupts = self.interruptible.then(|| self.interrupts()).transpose()?;
+        let (messages, images) = self.messages();
+        let conversation = Conversation { images, ..conversation::prompt_for(messages, self.think) };
+        let prompt = self.model.chat_prompt(&conversation)?;
+        let images = self.model.load_images(&prompt)?;
+        let params = AnswerParams {
+            overrides: &self.sampling,
+            images: &images,
+            thinking: &ThinkingParams::default(),
+            ignore_eos: false,
+            stop: vec![],
+            kind: None,
+            constraint: None,
+            tools: None,
+        };
+        let generation = Generation::start(&self.model.engine, vec![self.model.answer(&prompt, params)?])?;
+        let progress = PromptProgress::new(prompt.ids.len());
+        let streamed = self.runtime.block_on(self.print(generation, progress, interrupts))?;
+        let Streamed { content, reasoning, finish } = streamed;
+        let stats = AnswerStats::new(&self.model, &prompt.ids, &finish);
+        let (usage, timings) = (stats.usage(), stats.timings());
+        self.stats.add(stats);
+        let is_answered = finish.reason != Reason::Cancelled || !content.trim().is_empty();
+        match finish.reason {
+            Reason::Stop | Reason::ToolCalls => {}
+            Reason::Length => say("(cut off at --max-tokens, or because the context is full)"),
+            Reason::Cancelled if is_answered => say("(stopped)"),
+            Reason::Cancelled => say(format_args!("(stopped; {otherwise})")),
+        }
+        let model = self.model.name.clone();
+        Ok(is_answered.then_some(Answer { model, content, reasoning, usage, timings }))
+    }
+
+    fn interrupts(&self) -> io::Result<Signal> {
+        let _entered = self.runtime.enter();
+        signal(SignalKind::interrupt())
+    }
+
+    /// Streams the answer; Ctrl-C stops it.
+    async fn print(
+        &self,
+        mut generation: Generation,
+        mut progress: PromptProgress,
+        mut interrupts: Option<Signal>,
+    ) -> Result<Streamed, CommandError> {
+        let (mut content, mut reasoning) = (String::new(), String::new());
+        // What is typed meanwhile appears at the next prompt, not within the answer.
+        let _quiet = self.interruptible.then(NoEcho::begin);
+        let mut printer = Printer::new(self.color).with_markdown(self.markdown);
+        loop {
+            let step = tokio::select! {
+                step = generation.next() => step,
+                () = next_interrupt(&mut interrupts) => {
+                    generation.cancel();
+                    continue;
+                }
+            };
+            if !matches!(step, Some(Ok((_, ChoiceEvent::PromptProgress { .. })))) {
+                progress.clear();
+            }
+            match step.transpose() {
+                Ok(Some((_, ChoiceEvent::PromptProgress { processed, .. }))) => progress.update(processed),
+                Ok(Some((_, ChoiceEvent::Text { delta, .. }))) => {
+                    printer.print(&delta)?;
+                    match delta {
+                        Delta::Content(text) => content.push_str(&text),
+                        Delta::Reasoning(text) => reasoning.push_str(&text),
+                        // The conversation has no tools.
+                        Delta::ToolCall { .. } | Delta::ToolArguments { .. } => {}
+                    }
+                }
+                Ok(Some((_, ChoiceEvent::Finished(finish)))) => {
+                    printer.end()?;
+                    return Ok(Streamed { content, reasoning, finish });
+                }
+                Ok(Some((_, ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. }))) => {}
+                Ok(None) => return Err(engine::RequestError::EngineStopped.into()),
+                Err(error) => {
+                    printer.end()?;
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+
+    /// Writes the conversation as a body of `POST /v1/chat/completions`.
+    pub(super) fn write(&self, path: &Path) -> Result<(), CommandError> {
+        let (messages, images) = self.messages();
+        let messages = attach::with_data_uris(messages, &images);
+        let conversation = json!({ "model": self.model.name, "messages": messages });
+        std::fs::write(path, format!("{conversation:#}\n"))
+            .map_err(|error| CommandError::Write { path: path.to_path_buf(), error })
+    }
+
+    /// Attaches the image file at `path` to the next message.
+    ///
+    /// # Errors
+    /// The model has no vision tower, or the file is no image that it can see.
+    pub(super) fn attach(&mut self, path: &Path) -> Result<(), CommandError> {
+        // Before the user types a message in vain.
+        if let Err(error) = &self.model.vision {
+            return Err(PromptError::NoVision(error.clone()).into());
+        }
+        let mut images = Images::default();
+        let part = attach_image(path, &mut images)?;
+        self.attached.extend(images.data_uri(&part));
+        say(format_args!("(attached {}; it goes with the next message)", path.display()));
+        Ok(())
+    }
+
+    /// The conversation in OpenAI's format, and the pictures that its parts refer to.
+    fn messages(&self) -> (Vec<Value>, Images) {
+        let mut images = Images::default();
+        let turns = self.branch.turns(&mut images);
+        ([conversation::opening(self.system.as_deref()), turns].concat(), images)
+    }
+}
+
+/// Never, without signals.
+async fn next_interrupt(interrupts: &mut Option<Signal>) {
+    match interrupts {
+        Some(interrupts) => _ = interrupts.recv().await,
+        None => std::future::pending().await,
+    }
+}
