@@ -52,8 +52,7 @@ pub use api::{
     Gauge, Histogram, Image, ImageTensor, LoadError, Lossy, MAX_DEPTH, Memory, MemoryAccount, MemoryClass,
     Metrics, Miss, MissReason, ModelInfo, Options, Pooling, Precision, Priority, Progress, Request,
     RequestError, Sampling, SamplingRange, Speculate, StateSize, StepGate, TokenLogprobs, TokenSet, Usage,
-    Vision, WeightReads,
-    WeightSummary, WhenFull,
+    Vision, WeightReads, WeightSummary, WhenFull,
 };
 pub use engine_loop::{
     admission::Permit,
