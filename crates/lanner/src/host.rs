@@ -12,7 +12,7 @@ use crate::bench::machine;
 /// The output of a program, or `None` if it fails or is not there.
 type Run = Box<dyn Fn(&str, &[&str]) -> Option<String> + Send>;
 
-pub(crate) struct Host {
+pub(crate) struct HostInfo {
     /// As Rust names it.
     pub os: &'static str,
     pub arch: &'static str,
@@ -28,10 +28,10 @@ pub(crate) struct Host {
     pub program: Option<PathBuf>,
 }
 
-impl Host {
-    pub(crate) fn here() -> Host {
+impl HostInfo {
+    pub(crate) fn here() -> HostInfo {
         let known = machine::Machine::here();
-        Host {
+        HostInfo {
             os: std::env::consts::OS,
             arch: std::env::consts::ARCH,
             root: "/".into(),
@@ -100,7 +100,7 @@ impl Host {
 }
 
 /// Memory, in bytes.
-impl Host {
+impl HostInfo {
     /// Of the machine.
     pub(crate) fn total_memory(&self) -> Option<u64> {
         self.memory("MemTotal").or_else(|| self.sysctl("hw.memsize"))

@@ -14,7 +14,7 @@ use super::CommandError;
 use crate::{
     bench::machine::Machine,
     config::{MergedConfig, ModelConfig, TuneConfig, WriteConfig, merge_model_settings},
-    host::Host,
+    host::HostInfo,
     hub::{LastUsed, scan},
     loading::OpenError,
     model_files,
@@ -27,7 +27,7 @@ use crate::{
 /// A model does not load or fails, the config file cannot be merged, or answers with drafts differ
 /// from those of plain decoding, which is reported after the results.
 pub fn tune(model: &ModelConfig, config: &TuneConfig) -> Result<(), CommandError> {
-    let host = Host::here();
+    let host = HostInfo::here();
     let (options, effort) = (&model.options, if config.quick { Effort::Quick } else { Effort::Full });
     let room = tune::Room::of(&host, options.device).ok_or(TuneError::UnknownMemory)?;
     // A model that is not there is reported before anything is measured.

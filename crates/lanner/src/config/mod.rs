@@ -142,6 +142,7 @@ impl Config {
 }
 
 impl Command {
+    // Long: one arm per command.
     fn resolve(command: CliCommand, global: GlobalArgs) -> Result<Command, ConfigError> {
         let (mut file, color) = (ConfigFile::read(global.config.as_deref())?, !global.no_color);
         let hub = hub::resolve()?;

@@ -2,7 +2,7 @@
 
 use super::Check;
 use crate::{
-    host::Host,
+    host::HostInfo,
     hub::megabytes,
     memory::{MemoryReading, Pressure},
 };
@@ -10,7 +10,7 @@ use crate::{
 /// Below this no useful model fits.
 const LITTLE: u64 = 2 << 30;
 
-pub(super) fn memory(machine: &Host) -> Check {
+pub(super) fn memory(machine: &HostInfo) -> Check {
     let total = machine.total_memory();
     let Some(total) = total else { return Check::warn("memory", "unknown", "set --memory-limit") };
     let available = machine.memory("MemAvailable");
@@ -39,7 +39,7 @@ pub(super) fn memory(machine: &Host) -> Check {
 
 /// Whether the system is short of memory now, as `lanner serve` sees it; `None` where the system
 /// reports nothing.
-pub(super) fn pressure(machine: &Host) -> Option<Check> {
+pub(super) fn pressure(machine: &HostInfo) -> Option<Check> {
     let reading = MemoryReading::of(machine);
     if reading == MemoryReading::default() {
         return None;
@@ -56,7 +56,7 @@ pub(super) fn pressure(machine: &Host) -> Option<Check> {
 }
 
 /// macOS's limit on memory that the GPU may hold.
-pub(super) fn wired_limit(machine: &Host) -> Option<Check> {
+pub(super) fn wired_limit(machine: &HostInfo) -> Option<Check> {
     if machine.os != "macos" {
         return None;
     }

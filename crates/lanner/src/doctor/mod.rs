@@ -1,4 +1,4 @@
-//! The checks of `lanner doctor`. Each looks at a [`Host`], which tests replace by folders and
+//! The checks of `lanner doctor`. Each looks at a [`HostInfo`], which tests replace by folders and
 //! outputs of other machines; none changes anything.
 
 mod bug_report;
@@ -17,7 +17,7 @@ use std::{
 use serde::Serialize;
 
 pub(crate) use self::bug_report::{BugReport, Redaction};
-use crate::{host::Host, hub::HubConfig, launch::AGENTS};
+use crate::{host::HostInfo, hub::HubConfig, launch::AGENTS};
 
 /// One line of the result.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -75,7 +75,7 @@ impl Status {
 }
 
 /// All checks that need no network.
-pub(crate) fn checks(machine: &Host, scope: &Scope) -> Vec<Check> {
+pub(crate) fn checks(machine: &HostInfo, scope: &Scope) -> Vec<Check> {
     let mut checks = vec![system(machine), processor::instructions(machine)];
     checks.extend(processor::quota(machine));
     checks.push(memory::memory(machine));
@@ -90,7 +90,7 @@ pub(crate) fn checks(machine: &Host, scope: &Scope) -> Vec<Check> {
     checks
 }
 
-fn system(machine: &Host) -> Check {
+fn system(machine: &HostInfo) -> Check {
     let version = match machine.os {
         "macos" => machine.output("sw_vers", &["-productVersion"]),
         _ => machine.output("uname", &["-r"]),

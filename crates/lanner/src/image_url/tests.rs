@@ -78,6 +78,7 @@ fn redirect(to: &str) -> Vec<u8> {
     format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n").into()
 }
 
+// Long: one line per address.
 #[test]
 fn special_addresses_are_not_public() {
     for text in [

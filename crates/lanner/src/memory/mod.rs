@@ -12,7 +12,7 @@ pub(crate) use self::{
     monitor::Monitor,
     pressure::{MemoryReading, Pressure},
 };
-use crate::{cli::MemoryMode, host::Host, hub::megabytes};
+use crate::{cli::MemoryMode, host::HostInfo, hub::megabytes};
 
 /// The values of a mode; each has a flag of its own, which wins, except `buffer_cache` and
 /// `reacts_at`.
@@ -101,7 +101,7 @@ impl Share {
 
 /// Bytes of memory of this machine, or what a control group allows of it.
 pub(crate) fn machine_bytes() -> Option<usize> {
-    Host::here().usable_memory().map(|bytes| bytes as usize)
+    HostInfo::here().usable_memory().map(|bytes| bytes as usize)
 }
 
 /// Watches the system's memory for the engines that share these options, until the result is

@@ -13,7 +13,7 @@ use std::{
 use engine::{MemoryAccount, MemoryClass};
 
 use super::{MemoryReading, Pressure};
-use crate::{host::Host, hub::megabytes};
+use crate::{host::HostInfo, hub::megabytes};
 
 /// Between two readings. macOS's costs a process.
 const INTERVAL: Duration = Duration::from_secs(if cfg!(target_os = "macos") { 5 } else { 1 });
@@ -78,7 +78,7 @@ impl CacheControl {
 impl Monitor {
     /// Watches for the engines of this account, whose prefix caches have `budget` bytes together.
     pub(crate) fn start(account: &Arc<MemoryAccount>, budget: usize, reacts_at: Pressure) -> Monitor {
-        let host = Host::here();
+        let host = HostInfo::here();
         Monitor::with(account, budget, reacts_at, INTERVAL, move || MemoryReading::of(&host))
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{host::Host, hub::megabytes};
+use crate::{host::HostInfo, hub::megabytes};
 
 /// Shortage of memory, by severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,7 +55,7 @@ impl Pressure {
 
 impl MemoryReading {
     /// Reads /proc and the control group on Linux, sysctl on macOS.
-    pub(crate) fn of(host: &Host) -> MemoryReading {
+    pub(crate) fn of(host: &HostInfo) -> MemoryReading {
         if host.os == "macos" {
             let level = host.sysctl("kern.memorystatus_vm_pressure_level");
             return MemoryReading { level, ..MemoryReading::default() };
@@ -97,9 +97,9 @@ impl MemoryReading {
     /// and grow by turns.
     pub(crate) fn is_roomy(&self) -> bool {
         let total = self.total.unwrap_or(0);
-        let has_room = self.available.is_none_or(|available| available >= total / ROOMY_PART);
+        let has_headroom = self.available.is_none_or(|available| available >= total / ROOMY_PART);
         self.pressure() == Pressure::Normal
-            && has_room
+            && has_headroom
             && self.some_stalled.is_none_or(|share| share < SOME_STALLED / 10.0)
     }
 }

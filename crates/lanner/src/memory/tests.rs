@@ -17,13 +17,13 @@ use super::{
 const MIB_64: u64 = 64 << 20;
 
 /// A machine with these files.
-fn host(root: &Path, files: &[(&str, &str)]) -> Host {
+fn host(root: &Path, files: &[(&str, &str)]) -> HostInfo {
     for (path, text) in files {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
-    Host { os: "linux", root: root.into(), run: Box::new(|_, _| None), ..Host::here() }
+    HostInfo { os: "linux", root: root.into(), run: Box::new(|_, _| None), ..HostInfo::here() }
 }
 
 fn memory_with(available: u64) -> MemoryReading {
@@ -67,7 +67,7 @@ fn reading_of_macos_is_its_level() {
             let asked = program == "sysctl" && args == ["-n", "kern.memorystatus_vm_pressure_level"];
             asked.then(|| level.to_owned())
         };
-        let mac = Host { os: "macos", run: Box::new(run), ..host(root.path(), &[]) };
+        let mac = HostInfo { os: "macos", run: Box::new(run), ..host(root.path(), &[]) };
         let reading = MemoryReading::of(&mac);
         assert_eq!((reading.pressure(), reading.available), (expected, None), "{level}");
     }

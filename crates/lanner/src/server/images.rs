@@ -56,7 +56,7 @@ pub(super) fn append_text(content: &mut Value, text: &str) {
     match content {
         Value::String(before) if before.is_empty() => *before = text.to_owned(),
         Value::String(before) => before.extend(["\n", text]),
-        Value::Array(parts) => match parts.last_mut().map(|part| &mut part["text"]) {
+        Value::Array(parts) => match parts.last_mut().and_then(|part| part.get_mut("text")) {
             Some(Value::String(before)) => before.extend(["\n", text]),
             _ => parts.push(json!({ "type": "text", "text": text })),
         },

@@ -1,7 +1,7 @@
 //! Apple's chips by name, with the memory bandwidth that Apple publishes: for comparison beside
 //! what is measured, and for nothing else.
 
-use crate::host::Host;
+use crate::host::HostInfo;
 
 /// A chip, and its published memory bandwidth in gigabytes per second.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +37,7 @@ const CHIPS: [(&str, u32, f64); 20] = [
 ];
 
 /// The chip of a Mac; `None` elsewhere.
-pub(crate) fn chip(host: &Host) -> Option<Chip> {
+pub(crate) fn chip(host: &HostInfo) -> Option<Chip> {
     if host.os != "macos" {
         return None;
     }

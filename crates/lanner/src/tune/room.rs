@@ -2,7 +2,7 @@
 
 use engine::Device;
 
-use crate::host::Host;
+use crate::host::HostInfo;
 
 /// Memory for weights, steps and state of models, in bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,7 @@ const SMALL_MAC: u64 = 36 << 30;
 
 impl Room {
     /// `None`: the system does not report its memory.
-    pub(crate) fn of(host: &Host, device: Option<Device>) -> Option<Room> {
+    pub(crate) fn of(host: &HostInfo, device: Option<Device>) -> Option<Room> {
         let total = host.total_memory()?;
         if host.os == "macos" && device != Some(Device::Cpu) {
             let bytes = match host.sysctl("iogpu.wired_limit_mb").unwrap_or(0) << 20 {

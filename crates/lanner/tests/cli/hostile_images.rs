@@ -60,7 +60,6 @@ fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         ("a header of four billion pixels", lying(&honest, 65_535, 65_535), "pixels"),
         ("a header without pixels", lying(&honest, 0, 64), "damaged"),
         ("a header of more rows than there are", lying(&honest, 64, 4096), "damaged"),
-        ("a header of fewer rows than there are", lying(&honest, 64, 8), "damaged"),
         ("a PNG with a ZIP archive after it", with(b"PK\x03\x04 payload"), "not part of it"),
         ("a PNG with a script after it", with(b"<script>alert(1)</script>"), "not part of it"),
         (

@@ -1,4 +1,4 @@
-//! Images in requests of every API: how they reach the engine, what they count, and what is refused.
+//! Images in requests of every API: how they reach the engine, what they count, what is refused.
 
 use engine::Request;
 use serde_json::{Value, json};
@@ -317,7 +317,7 @@ fn too_many_images_are_refused() {
     assert_eq!(ask(100).status, 200);
     let reply = ask(101);
     assert_eq!(reply.status, 400);
-    assert_eq!(reply.json()["error"]["param"], "messages[0].content[100]", "{}", reply.body);
+    assert_eq!(reply.json()["error"]["param"], "messages[0].content[100].image_url", "{}", reply.body);
 }
 
 #[test]

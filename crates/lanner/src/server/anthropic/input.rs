@@ -43,10 +43,10 @@ impl SystemField {
     }
 }
 
-/// The messages for a template, and their images. System messages at the start belong to the system prompt; later
-/// ones become reminders in the turn before them, because most templates accept none there and
-/// moving them to the start would change the prefix. Messages of the user that follow each other
-/// are one turn.
+/// The messages for a template, and their images. System messages at the start belong to the system
+/// prompt; later ones become reminders in the turn before them, because most templates accept none
+/// there and moving them to the start would change the prefix. Messages of the user that follow
+/// each other are one turn.
 ///
 /// # Errors
 /// 400 that names the block: it lacks a field, is neither text nor an image, or is an image that

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use engine::RequestError;
+use serde::de::IgnoredAny;
 
 use crate::{
     image::NO_IMAGES,
@@ -43,7 +44,11 @@ impl<F: ApiFormat> ParsedRequest<F> {
         text_limit: usize,
         arrived: Instant,
     ) -> Result<ParsedRequest<F>, ApiError> {
-        let request: F::Request = openai::parse(body)?;
+        let request: F::Request = openai::parse(body).map_err(|error| {
+            // Without images that could explain its size, it is too large before it is wrong.
+            let is_json = body.len() <= text_limit || serde_json::from_slice::<IgnoredAny>(body).is_ok();
+            if is_json { error } else { ApiError::too_much_text(body.len(), text_limit) }
+        })?;
         let mut valid: ValidRequest<F::Prompts> = request.try_into()?;
         let tenant = Tenant::new(client, valid.params.cache_salt.as_deref());
         let attached = F::attach(&mut valid.prompts, &server, &tenant)?;

@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use super::{
     events::{EventBody, PartPosition, StreamEvent},
-    input::messages,
     output::{ContentPart, ItemStatus, OutputItem},
     request::{ResponsesPrompt, ResponsesRequest},
     response::{IncompleteDetails, ResponseError, ResponseObject, ResponseStatus},

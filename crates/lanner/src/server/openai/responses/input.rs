@@ -67,9 +67,10 @@ fn identified(index: usize, mut item: Value) -> Result<Value, ApiError> {
     Ok(item)
 }
 
-/// The messages of this turn's items and those before them, with their images. Reasoning, text and calls that follow each other are one turn of the
-/// assistant, as the model wrote them; instructions and system messages at the start are one
-/// system message, because many templates accept no second one.
+/// The messages of this turn's items and those before them, with their images. Reasoning, text and
+/// calls that follow each other are one turn of the assistant, as the model wrote them;
+/// instructions and system messages at the start are one system message, because many templates
+/// accept no second one.
 ///
 /// # Errors
 /// 400 that names the item: it has no such type, lacks a field, or has an image that cannot be
