@@ -56,6 +56,8 @@ export interface Message {
   role: "user" | "assistant" | "tool";
   text: string;
   created: number;
+  /** Pictures as data URIs, before the text. */
+  images?: string[];
   reasoning?: string;
   /** Whether the settings made the answer JSON. */
   isJson?: boolean;
@@ -112,7 +114,8 @@ export function append(
   conversation.messages[message.id] = message;
   conversation.leaf = message.id;
   conversation.updated = message.created;
-  if (message.role === "user" && parent === null) conversation.title = titleOf(message.text);
+  if (message.role === "user" && parent === null)
+    conversation.title = titleOf(message.text || (message.images?.length ? "Picture" : ""));
   return message;
 }
 

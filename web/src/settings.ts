@@ -129,9 +129,15 @@ function hasContent(message: Message): boolean {
 function wireMessage(message: Message): Body {
   if (message.role === "tool")
     return { role: "tool", tool_call_id: message.toolCallId, content: message.text };
-  const body: Body = { role: message.role, content: message.text };
+  const body: Body = { role: message.role, content: content(message) };
   if (message.toolCalls?.length) body.tool_calls = message.toolCalls;
   return body;
+}
+
+function content({ images, text }: Message): unknown {
+  if (!images?.length) return text;
+  const pictures = images.map(url => ({ type: "image_url", image_url: { url } }));
+  return text ? [...pictures, { type: "text", text }] : pictures;
 }
 
 function speculation(settings: Settings): unknown {

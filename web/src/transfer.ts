@@ -52,8 +52,13 @@ function isMessage(value: unknown): value is Message {
     typeof message.text === "string" &&
     typeof message.created === "number" &&
     ["user", "assistant", "tool"].includes(message.role ?? "") &&
+    (message.images === undefined || isTexts(message.images)) &&
     (message.parent === null || typeof message.parent === "string")
   );
+}
+
+function isTexts(value: unknown): boolean {
+  return Array.isArray(value) && value.every(one => typeof one === "string");
 }
 
 const SPEAKERS = { user: "You", assistant: "Model", tool: "Tool" };
@@ -65,6 +70,7 @@ export function toMarkdown(conversation: Conversation): string {
     parts.push("## System prompt", conversation.settings.system.trim());
   for (const message of branch(conversation)) {
     parts.push(`## ${SPEAKERS[message.role]}`);
+    if (message.images?.length) parts.push(`(pictures: ${message.images.length})`);
     if (message.text) parts.push(message.text);
     for (const call of message.toolCalls ?? []) {
       parts.push(

@@ -1,6 +1,7 @@
 // Conversations in headless Chromium, against a server with the built-in model.
 
 import assert from "node:assert/strict";
+import { test } from "node:test";
 import {
   answer,
   checkAccessibility,
@@ -13,7 +14,7 @@ import {
   shared,
   shot,
 } from "./actions.mjs";
-import { pause, until } from "./support.mjs";
+import { openPage, pause, until } from "./support.mjs";
 
 inPage("message_sent_with_enter_is_answered_with_figures", async page => {
   await send(page, "What is 17 + 25?");
@@ -192,4 +193,71 @@ inPage("token_probabilities_show_alternatives_on_focus", async page => {
   await checkAccessibility(page, "token probabilities");
   await page.click("#settings-close");
   await shot(page, "tokens");
+});
+
+/** A picture of 2 x 2 pixels, as a file of the clipboard or of a drop. */
+const PICTURE =
+  "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mP4z8AAAAMBAQD3A0FDAAAAAElFTkSuQmCC";
+
+/** Pastes or drops files, each of a type. */
+async function give(page, event, types) {
+  await page.evaluate(
+    (event, types, picture) => {
+      const bytes = Uint8Array.from(atob(picture), character => character.charCodeAt(0));
+      const data = new DataTransfer();
+      types.forEach((type, i) => data.items.add(new File([bytes], `file ${i + 1}`, { type })));
+      const options = { bubbles: true, cancelable: true };
+      const given =
+        event === "paste"
+          ? new ClipboardEvent("paste", { ...options, clipboardData: data })
+          : new DragEvent(event, { ...options, dataTransfer: data });
+      document.querySelector("#prompt").dispatchEvent(given);
+    },
+    event,
+    types,
+    PICTURE,
+  );
+}
+
+const shown = page => page.$$eval("#pictures img", nodes => nodes.length);
+
+test("pictures_go_with_the_message_and_stay_in_it", { timeout: 120_000 }, async () => {
+  const opened = await openPage(shared.chromium, shared.server.url, {
+    settings: { temperature: 0 },
+  });
+  const { page } = opened;
+  const sent = [];
+  page.on("request", request => {
+    if (request.url().endsWith("/v1/chat/completions")) sent.push(JSON.parse(request.postData()));
+  });
+  try {
+    await until(page, () => document.querySelector("#model").options.length > 1);
+    await give(page, "paste", ["image/png", "image/webp"]);
+    await until(page, () => document.querySelectorAll("#pictures img").length === 2);
+    await give(page, "drop", ["image/png", "application/pdf"]);
+    await until(page, () => document.querySelectorAll("#pictures img").length === 3);
+    await until(page, () => document.querySelector(".note.error")?.innerText.includes("no PNG"));
+    await press(page, "Close this message");
+    await press(page, "Remove picture 2");
+    await until(page, () => document.querySelectorAll("#pictures img").length === 2);
+    await checkAccessibility(page, "pictures of the next message");
+    await send(page, "What is it?");
+    await until(page, () => document.querySelectorAll(".message.user img").length === 2);
+    assert.equal(await shown(page), 0);
+    await answer(page);
+    await checkAccessibility(page, "a message with pictures");
+    const content = sent[0].messages.at(-1).content;
+    const url = `data:image/png;base64,${PICTURE}`;
+    assert.deepEqual(content, [
+      { type: "image_url", image_url: { url } },
+      { type: "image_url", image_url: { url } },
+      { type: "text", text: "What is it?" },
+    ]);
+    await page.reload();
+    await until(page, () => document.querySelector("#conversations .conversation"));
+    await page.click("#conversations .conversation");
+    await until(page, () => document.querySelectorAll(".message.user img").length === 2);
+  } finally {
+    await opened.close();
+  }
 });

@@ -82,7 +82,7 @@ fn crate_dependencies_point_in_one_direction() {
         ("crates/mlx", &["files"]),
         ("crates/nn", &["kernels", "mlx"]),
         ("crates/engine", &["files", "kernels", "mlx", "nn"]),
-        ("crates/lanner", &["chat", "engine", "eval", "files", "markdown", "mlx", "store"]),
+        ("crates/lanner", &["chat", "engine", "eval", "files", "markdown", "mlx", "store", "vision"]),
         ("xtask", &[]),
     ];
     let ours = [

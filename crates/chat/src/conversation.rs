@@ -3,11 +3,13 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{Error, Result, Template, late_system};
+use crate::{Error, Result, Template, content, late_system};
 
 /// Prepares a request's messages for [`Template::render`]; unknown fields are kept.
 ///
-/// - Content parts become one string, joined by line feeds. Parts other than text are an error.
+/// - Content parts become one string, joined by line feeds. With images, which are parts
+///   `{"type": "image", "index": 0}`, they stay parts, texts that follow each other joined; see
+///   [`take_images`]. Other parts are an error.
 /// - `arguments` of tool calls become an object, as most templates expect, or JSON text for those
 ///   that copy text.
 /// - Missing content becomes `null`, which templates test for, or an empty string beside tool calls
@@ -32,13 +34,19 @@ pub fn prepare(messages: &[Value], template: &Template) -> Result<Vec<Value>> {
     Ok(prepared)
 }
 
+/// Takes the indexes out of the image parts of prepared messages, in their order.
+pub fn take_images(messages: &mut [Value]) -> Vec<usize> {
+    let contents = messages.iter_mut().filter_map(|message| message.get_mut("content")?.as_array_mut());
+    contents.flatten().filter_map(content::take_index).collect()
+}
+
 fn prepare_message(message: &Value, template: &Template) -> std::result::Result<Value, String> {
     let mut message = message.as_object().ok_or("a message must be an object")?.clone();
     let role = message.get("role").and_then(Value::as_str).ok_or("a message needs a role, a string")?;
     if role == "developer" && !template.source().contains("developer") {
         message.insert("role".to_owned(), json!("system"));
     }
-    let content = join_parts(message.get("content").unwrap_or(&Value::Null))?;
+    let content = content::join(message.get("content").unwrap_or(&Value::Null))?;
     message.insert("content".to_owned(), content);
     if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
         let form = template.call_form();
@@ -60,22 +68,6 @@ fn alias_reasoning(message: Map<String, Value>) -> Map<String, Value> {
     aliased.extend(message);
     aliased.insert("reasoning_content".to_owned(), reasoning);
     aliased
-}
-
-/// The content as a string, or `null`.
-fn join_parts(content: &Value) -> std::result::Result<Value, String> {
-    let parts = match content {
-        Value::Null | Value::String(_) => return Ok(content.clone()),
-        Value::Array(parts) => parts,
-        _ => return Err("content must be a string, a list of parts, or null".to_owned()),
-    };
-    let texts = parts.iter().map(|part| match (part["type"].as_str(), part["text"].as_str()) {
-        (Some("text" | "input_text" | "output_text"), Some(text)) => Ok(text),
-        (Some("text" | "input_text" | "output_text"), None) => Err("a text part needs text".to_owned()),
-        (Some(kind), _) => Err(format!("content of type {kind} is not supported yet: send text")),
-        (None, _) => Err("a content part needs a type, a string".to_owned()),
-    });
-    Ok(texts.collect::<std::result::Result<Vec<_>, _>>()?.join("\n").into())
 }
 
 /// Converts the arguments of a tool call; text that is not a JSON object is left to the template.

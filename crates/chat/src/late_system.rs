@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{RenderInput, Template};
+use crate::{RenderInput, Template, content};
 
 /// Unlike any text of a template.
 const PROBE: &str = "late-system-probe";
@@ -32,14 +32,15 @@ pub(crate) fn into_reminders(messages: Vec<Value>) -> Vec<Value> {
         let text = message["content"].as_str().unwrap_or_default();
         let last = turns.last_mut().filter(|_| index > leading);
         let takes_text = last.as_ref().is_some_and(|last| {
-            last["content"].is_string() && (last["role"] == "user" || last["role"] == "tool")
+            let has_content = last["content"].is_string() || last["content"].is_array();
+            has_content && (last["role"] == "user" || last["role"] == "tool")
         });
         match last {
             Some(last) if is_system(&message) && takes_text => {
-                append(last, &reminder(text));
+                append(last, &reminder(text).into());
                 continue;
             }
-            Some(last) if is_open && message["role"] == "user" => append(last, text),
+            Some(last) if is_open && message["role"] == "user" => append(last, &message["content"]),
             _ if is_system(&message) && index >= leading => {
                 turns.push(json!({ "role": "user", "content": reminder(text) }));
                 is_open = true;
@@ -60,10 +61,11 @@ fn reminder(text: &str) -> String {
     format!("<system-reminder>\n{text}\n</system-reminder>")
 }
 
-fn append(message: &mut Value, text: &str) {
-    let before = message["content"].as_str().unwrap_or_default();
-    let space = if before.is_empty() { "" } else { "\n" };
-    message["content"] = format!("{before}{space}{text}").into();
+fn append(message: &mut Value, more: &Value) {
+    match &mut message["content"] {
+        Value::String(before) if before.is_empty() => message["content"] = more.clone(),
+        before => content::append(before, more),
+    }
 }
 
 #[cfg(test)]
@@ -127,6 +129,24 @@ mod tests {
         for length in [3, 6, 9] {
             let part = into_reminders(all[..length].to_vec());
             assert_eq!(part, whole[..part.len()]);
+        }
+    }
+
+    #[test]
+    fn late_system_message_keeps_the_images_around_it() {
+        let (s, image) = ("<system-reminder>\ns\n</system-reminder>", json!({ "type": "image", "index": 0 }));
+        let user = |content: Value| json!({ "role": "user", "content": content });
+        let (answer, system) = (turns(&[("assistant", "c")]), turns(&[("system", "s")]));
+        let text = |text: &str| json!({ "type": "text", "text": text });
+        let template = Template::new(SKIPS, Map::new()).unwrap();
+        for (messages, expected) in [
+            ([&[user(json!([image]))], &system[..], &answer].concat(), user(json!([image, text(s)]))),
+            (
+                [&answer[..], &system, &[user(json!([text("d"), image]))]].concat(),
+                user(json!([text(&format!("{s}\nd")), image])),
+            ),
+        ] {
+            assert!(prepare(&messages, &template).unwrap().contains(&expected), "{messages:?}");
         }
     }
 }

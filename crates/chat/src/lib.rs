@@ -20,6 +20,7 @@
 #![warn(missing_docs)]
 
 mod call_form;
+mod content;
 pub mod conversation;
 mod decode;
 mod delta;
@@ -45,6 +46,7 @@ pub mod thinking;
 mod token_bytes;
 mod token_cache;
 mod tokenizer;
+mod tool_images;
 pub mod tools;
 pub mod volatile_lines;
 
@@ -59,3 +61,4 @@ pub use sandbox::memory::RenderMemory;
 pub use stop::StopStrings;
 pub use template::{DateTime, RenderInput, Template};
 pub use tokenizer::Tokenizer;
+pub use tool_images::into_user_turns;

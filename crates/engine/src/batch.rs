@@ -26,13 +26,19 @@ struct Row<'a> {
     span: Range<i32>,
     num_draft: i32,
     caches: &'a mut [Cache],
+    /// Images, from the row's first token on.
+    images: Vec<Range<i32>>,
 }
 
 /// A step: `tokens` in all, rows in order.
 pub(crate) struct Batch<'a> {
     rows: Vec<Row<'a>>,
-    /// Position of every token in its own sequence, int32 `[tokens]`.
+    /// Position of every token in its own sequence, int32 `[tokens]`, or `[tokens, 3]` where images
+    /// are placed in three axes.
     positions: Array,
+    /// Features of images, `[tokens, hidden_size]` or a multiple of that wide, and the first token
+    /// whose embedding they replace.
+    features: Vec<(i32, Array)>,
     /// Layers whose outputs are wanted, and the outputs so far.
     capture: Vec<usize>,
     captured: Vec<(usize, Array)>,
@@ -47,10 +53,86 @@ impl<'a> Batch<'a> {
         for BatchRow { num_tokens, num_draft, num_computed, caches } in rows {
             let start = positions.len() as i32;
             positions.extend(num_computed as i32..(num_computed + num_tokens) as i32);
-            placed.push(Row { span: start..positions.len() as i32, num_draft: num_draft as i32, caches });
+            placed.push(Row {
+                span: start..positions.len() as i32,
+                num_draft: num_draft as i32,
+                caches,
+                images: vec![],
+            });
         }
         let positions = Array::from_slice(&positions, &[positions.len() as i32]);
-        Batch { rows: placed, positions, capture: vec![], captured: vec![], skipped: vec![] }
+        Batch {
+            rows: placed,
+            positions,
+            features: vec![],
+            capture: vec![],
+            captured: vec![],
+            skipped: vec![],
+        }
+    }
+
+    /// Places the tokens, one after the other, by time, height and width.
+    pub(crate) fn set_positions(&mut self, positions: &[[i32; 3]]) {
+        assert_eq!(positions.len() as i32, self.positions.dim(0), "a position of each token");
+        self.positions = Array::from_slice(positions.as_flattened(), &[positions.len() as i32, 3]);
+    }
+
+    /// Says which of each row's tokens are images.
+    pub(crate) fn set_images(&mut self, images: Vec<Vec<Range<i32>>>) {
+        self.rows.iter_mut().zip(images).for_each(|(row, images)| row.images = images);
+    }
+
+    /// Replaces embeddings from token `at` by features `[tokens, hidden_size]`; in ascending order.
+    /// Wider ones have [more](Batch::add_deep_features).
+    pub(crate) fn place_features(&mut self, at: i32, features: Array) {
+        self.features.push((at, features));
+    }
+
+    /// Embeddings `h` `[tokens, hidden_size]` with features of images in their places.
+    #[track_caller]
+    pub(crate) fn splice(&self, h: Array) -> Array {
+        if self.features.is_empty() {
+            return h;
+        }
+        let width = h.dim(1);
+        self.at_images(&h, |_, features| features.slice(1, 0, width).astype(h.dtype()))
+    }
+
+    /// Token ids `[tokens]` with `id` in the places of images.
+    #[track_caller]
+    pub(crate) fn with_images_as(&self, tokens: &Array, id: u32) -> Array {
+        if self.features.is_empty() {
+            return tokens.clone();
+        }
+        self.at_images(tokens, |own, _| Array::from_slice(&vec![id; own.dim(0) as usize], own.shape()))
+    }
+
+    /// The residual stream `h` `[tokens, hidden_size]` after layer `layer` with the further
+    /// features of images for that layer, if there are any.
+    #[track_caller]
+    pub(crate) fn add_deep_features(&self, layer: usize, h: Array) -> Array {
+        let width = h.dim(1);
+        let from = (layer as i32 + 1) * width;
+        if self.features.iter().all(|(_, features)| features.dim(1) <= from) {
+            return h;
+        }
+        self.at_images(&h, |own, features| own + features.slice(1, from, from + width).astype(h.dtype()))
+    }
+
+    /// `h` `[tokens, ..]` with other rows at images, given theirs and the features.
+    fn at_images(&self, h: &Array, replaced: impl Fn(&Array, &Array) -> Array) -> Array {
+        let (mut parts, mut done) = (vec![], 0);
+        for (at, features) in &self.features {
+            if *at > done {
+                parts.push(h.slice(0, done, *at));
+            }
+            done = at + features.dim(0);
+            parts.push(replaced(&h.slice(0, *at, done), features));
+        }
+        if done < h.dim(0) {
+            parts.push(h.slice(0, done, h.dim(0)));
+        }
+        Array::concatenate(&parts, 0)
     }
 
     /// Captures the residual stream after these layers.
@@ -81,7 +163,7 @@ impl<'a> Batch<'a> {
         std::mem::take(&mut self.captured)
     }
 
-    /// The position of every token in its own sequence, int32 `[tokens]`.
+    /// The position of every token in its own sequence, int32 `[tokens]`, or `[tokens, 3]`.
     pub(crate) fn positions(&self) -> &Array {
         &self.positions
     }
@@ -98,8 +180,7 @@ impl<'a> Batch<'a> {
     #[track_caller]
     pub(crate) fn attend_heads(&mut self, layer: usize, qkv: [&Array; 3], heads: &CoreAttention) -> Array {
         let rows = self.rows.iter_mut();
-        let mut rows: Vec<KvRow> =
-            rows.map(|row| row.caches[layer].as_kv().row(row.span.len() as i32)).collect();
+        let mut rows: Vec<KvRow> = rows.map(|row| row.kv(layer, heads.images_together())).collect();
         heads.forward(qkv, &self.positions, &mut rows)
     }
 
@@ -177,6 +258,32 @@ impl<'a> Batch<'a> {
     pub(crate) fn append_heads(&mut self, layer: usize, kv: [&Array; 2], heads: &CoreAttention) {
         let [k, v] = heads.keys_and_values(kv, &self.positions);
         self.append(layer, &k, &v);
+    }
+
+    /// Like [`attend`](Batch::attend), but tokens of an image attend to all of it.
+    #[track_caller]
+    pub(crate) fn attend_images(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        k: &Array,
+        v: &Array,
+        softmax: &Softmax,
+    ) -> Array {
+        self.per_row([q, k, v], |row, [q, k, v]| {
+            let kv = row.caches[layer].as_kv();
+            if row.images.is_empty() {
+                return kv.attend(&q, [&k, &v], softmax);
+            }
+            kv.append([&k, &v]);
+            kv.attend_images(&q, &row.images, softmax)
+        })
+    }
+
+    /// Like [`attend_over`](Batch::attend_over), but tokens of an image attend to all of it.
+    #[track_caller]
+    pub(crate) fn attend_images_over(&mut self, layer: usize, q: &Array, softmax: &Softmax) -> Array {
+        self.per_row([q], |row, [q]| row.caches[layer].as_kv().attend_images(&q, &row.images, softmax))
     }
 
     /// Attention over the keys and values that another layer appended in this step.
@@ -262,6 +369,12 @@ impl<'a> Batch<'a> {
 }
 
 impl Row<'_> {
+    /// With its images if they attend to all of themselves.
+    fn kv(&mut self, layer: usize, images_together: bool) -> KvRow<'_> {
+        let images = if images_together { &self.images[..] } else { &[] };
+        KvRow { images, ..self.caches[layer].as_kv().row(self.span.len() as i32) }
+    }
+
     fn delta(&mut self, layer: usize) -> DeltaRow<'_> {
         let past = self.caches[layer].as_recurrent();
         DeltaRow { tokens: self.span.len() as i32, num_draft: self.num_draft, state: past }

@@ -66,11 +66,20 @@ pub fn config_json(bytes: &[u8]) -> Outcome {
         (family.sanitize)(&text_config, name);
     }
     let mut tensors: Vec<(String, Dtype, Vec<i32>)> = vec![];
+    if text_config.get("vision_config").is_some() {
+        // A checkpoint without any tensor of a tower has none.
+        tensors.push(("visual.patch_embed.proj.bias".into(), Dtype::Bfloat16, vec![]));
+    }
     // Loading fails on the first missing tensor: describe it and try again.
     while tensors.len() <= MOST_TENSORS {
         let declared = QuantizationConfig::from_config(&config).map_err(text)?;
-        let weights = Weights::described(tensors.iter().cloned(), &Layout::plain(&text_config), declared)
-            .map_err(text)?;
+        let weights = Weights::described(
+            tensors.iter().cloned(),
+            &Layout::plain(&text_config),
+            Types::default(),
+            declared,
+        )
+        .map_err(text)?;
         match (family.load)(&text_config, &weights) {
             Ok(model) => {
                 let caches = model.make_caches();

@@ -26,6 +26,7 @@ mod batch;
 mod cache;
 mod checkpoint_files;
 mod engine_loop;
+mod footprint;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod generation_config;
@@ -46,11 +47,12 @@ use api::error;
 /// N-gram tables, for drafts.
 pub use api::ngram_table as ngrams;
 pub use api::{
-    CacheBits, CacheReport, CacheSalt, CacheSource, CacheStats, Checkpoint, Constraint, ConstraintState,
-    Counter, Device, DiskCache, Distribution, Drafted, Drafts, Dtype, Event, FinishReason, Gauge, Histogram,
-    LoadError, Lossy, MAX_DEPTH, Memory, MemoryAccount, MemoryClass, Metrics, Miss, MissReason, ModelInfo,
-    Options, Pooling, Precision, Priority, Progress, Request, RequestError, Sampling, SamplingRange,
-    Speculate, StateSize, StepGate, TokenLogprobs, TokenSet, Usage, WeightReads, WeightSummary, WhenFull,
+    CacheBits, CachePressure, CacheReport, CacheSalt, CacheSource, CacheStats, Checkpoint, Constraint,
+    ConstraintState, Counter, Device, DiskCache, Distribution, Drafted, Drafts, Dtype, Event, FinishReason,
+    Gauge, Histogram, Image, ImageTensor, LoadError, Lossy, MAX_DEPTH, Memory, MemoryAccount, MemoryClass,
+    Metrics, Miss, MissReason, ModelInfo, Options, Pooling, Precision, Priority, Progress, Request,
+    RequestError, Sampling, SamplingRange, Speculate, StateSize, StepGate, TokenLogprobs, TokenSet, Usage,
+    Vision, WeightReads, WeightSummary, WhenFull,
 };
 pub use engine_loop::{
     admission::Permit,
@@ -59,6 +61,7 @@ pub use engine_loop::{
     scripted,
     start::{start, start_scripted},
 };
+pub use footprint::{Footprint, Headers, TensorHeader};
 /// Whether a library of NVIDIA's is there, for `lanner doctor`.
 pub use mlx::cuda::has_library;
 /// Ends the process while an engine may still compute.

@@ -61,6 +61,11 @@ impl Memory {
         let caches = caches_of_one_token(model);
         memory.add_caches(&caches, chunk);
         memory.stored = StateSize::of(&caches[..model.make_caches().len()]);
+        if let Some(tower) = model.tower() {
+            let hidden = config.get("hidden_size").and_then(Value::as_u64).unwrap_or(0) as usize;
+            memory.image_token = (1 + tower.num_deep()) * hidden * size_of::<f32>();
+            memory.image_step = tower.token_bytes() + estimated_step(config, 1);
+        }
         if model.mtp().is_some() {
             memory.sequence += waiting_hidden(config, chunk);
         }

@@ -6,6 +6,7 @@ pub(crate) mod checkpoint;
 mod constraints;
 mod real_configs;
 mod ticks;
+mod towers;
 
 use std::{
     cell::Cell,
@@ -127,6 +128,7 @@ fn info() -> ModelInfo {
         vocab_size: 320,
         context_length: 2048,
         is_encoder: false,
+        vision: crate::api::Vision::None,
         eos_ids: vec![],
         drafters: vec![],
         speculate: Speculate::Off,

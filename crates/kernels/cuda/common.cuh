@@ -134,6 +134,9 @@ constexpr int TILE = 16;
 // and feature.
 constexpr int code_bytes(int bits) { return TILE * SEGMENT * bits / 8; }
 constexpr int block_bytes(int bits) { return code_bytes(bits) + GROUPS * TILE * 4; }
+// Inputs for warpgroups (wide_warpgroup.cuh): rows of a block, bytes of its planes, and with steps.
+constexpr int BLOCK_OF_ROWS = 64, BLOCK_PLANES = BLOCK_OF_ROWS * 2 * GROUP;
+constexpr int BLOCK_OF_INPUTS = BLOCK_PLANES + BLOCK_OF_ROWS * 8;
 constexpr int CODE_BYTES = code_bytes(4);
 constexpr int BLOCK_BYTES = block_bytes(4);
 

@@ -153,8 +153,17 @@ fn attention_speed(limits: &Limits) {
 
 fn attention_of<T: Scalar>(limits: &Limits, sizes: [usize; 6], window: usize) {
     let [tokens, length, heads, kv_heads, head_dim, value_dim] = sizes;
-    let shape =
-        AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity: length, window };
+    let shape = AttentionShape {
+        tokens,
+        heads,
+        kv_heads,
+        head_dim,
+        value_dim,
+        length,
+        capacity: length,
+        window,
+        mask: AttentionMask::Causal,
+    };
     let q: Vec<T> = numbers(tokens * heads * head_dim);
     let (k, v) = (numbers::<T>(kv_heads * length * head_dim), numbers::<T>(kv_heads * length * value_dim));
     let softmax = Softmax { scale: 0.1, softcap: None, sinks: None };
@@ -291,7 +300,7 @@ fn elementwise_of<T: Scalar>(limits: &Limits, tokens: usize) {
     let frequencies: Vec<f32> = (0..32).map(|i| 1e7f32.powf(-(i as f32) / 32.0)).collect();
     for pairs in [RopePairs::Halves, RopePairs::Adjacent] {
         limits.report(&name(&format!("rope {pairs:?} 8x256")), 0, 2 * x.len() * size, || {
-            rope(x, &positions, &frequencies, pairs, 1.0, out, 8, 256)
+            rope(x, RopePositions { values: &positions, axes: &[] }, &frequencies, pairs, 1.0, out, 8, 256)
         });
     }
     let (a, rate) = (&x[..16 * tokens], [-1.0f32; 16]);

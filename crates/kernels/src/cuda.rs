@@ -21,6 +21,7 @@ pub const KERNELS: &[(&str, &str)] = &[
     ("sample.cu", include_str!("../cuda/sample.cu")),
     ("skinny.cu", include_str!("../cuda/skinny.cu")),
     ("wide.cu", include_str!("../cuda/wide.cu")),
+    ("wide_warpgroup.cu", include_str!("../cuda/wide_warpgroup.cu")),
 ];
 
 /// Headers that the sources include.
@@ -30,7 +31,9 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("delta.cuh", include_str!("../cuda/delta.cuh")),
     ("math.cuh", include_str!("../cuda/math.cuh")),
     ("quantize.cuh", include_str!("../cuda/quantize.cuh")),
+    ("warpgroup.cuh", include_str!("../cuda/warpgroup.cuh")),
     ("wide.cuh", include_str!("../cuda/wide.cuh")),
+    ("wide_warpgroup.cuh", include_str!("../cuda/wide_warpgroup.cuh")),
 ];
 
 /// All kernels.
@@ -88,4 +91,6 @@ pub const NAMES: &[&str] = &[
     "medium_8_64",
     "wide_4",
     "wide_8",
+    "wide_warpgroup_4",
+    "wide_warpgroup_8",
 ];

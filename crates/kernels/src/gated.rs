@@ -158,7 +158,7 @@ impl<T: Scalar> GateElements<'_, T> {
 }
 
 #[inline(always)]
-fn gelu_tanh(x: f32) -> f32 {
+pub(crate) fn gelu_tanh(x: f32) -> f32 {
     const SQRT_2_OVER_PI: f32 = 0.797_884_6;
     let inner = SQRT_2_OVER_PI * (x * x * x).mul_add(0.044715, x);
     0.5 * x * (1.0 + tanh(inner))

@@ -19,8 +19,10 @@ mod delta;
 mod dequantize;
 mod disjoint;
 mod gated;
+mod gelu;
 mod gumbel;
 mod lanes;
+mod layer_norm;
 mod linear;
 mod memory;
 mod norm;
@@ -36,13 +38,17 @@ mod transpose;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use attention::{AttentionShape, KEY_BLOCK, Softmax, append_kv, attention, latent_attention};
+pub use attention::{
+    AttentionMask, AttentionShape, KEY_BLOCK, Softmax, append_kv, attention, latent_attention,
+};
 pub use bandwidth::read_bandwidth;
 pub use conv::{ConvActivation, causal_conv, conv_taps};
 pub use delta::{DeltaShape, DeltaTokens, gated_delta, gated_delta_speculative};
 pub use dequantize::dequantize_rows;
 pub use gated::{Activation, delta_gates, gated, sigmoid_gated};
+pub use gelu::{ERFC_FIT, Gelu, gelu};
 pub use gumbel::{fill_gumbel, gumbel};
+pub use layer_norm::layer_norm;
 pub use linear::{
     Affine, FloatFormat, FloatType, Floats, Matmul, Microscaled, Packed, PackedLayout, Precision, Weight,
     gated_linear, grouped_linear, linear, linears,
@@ -51,7 +57,7 @@ pub use memory::with_scratch;
 pub use norm::{add, gated_rms_norm, rms_norm, rms_norm_columns};
 pub use parallel::{for_each_chunk, set_threads, threads};
 pub use quantize::quantize_microscaled;
-pub use rope::{RopePairs, rope};
+pub use rope::{RopePairs, RopePositions, rope};
 pub use sample::{PastToken, SampleError, Sampling, log_sum_exp, probability, sample};
 pub use scalar::Scalar;
 pub use simd::{SimdLevel, simd_level};

@@ -17,14 +17,23 @@ pub enum RopePairs {
     Adjacent,
 }
 
+/// Where tokens are: on a line, or in a space of several axes.
+#[derive(Clone, Copy, Debug)]
+pub struct RopePositions<'a> {
+    /// `[tokens, axes]`, or `[tokens]`: the same position on every axis.
+    pub values: &'a [i32],
+    /// The axis of each pair; none: the first for all.
+    pub axes: &'a [u8],
+}
+
 /// Rotates the first `2 * frequencies.len()` values of every head of `x`
-/// `[tokens, heads, head_dim]` (Su et al., "RoFormer", 2021): pair `i` by
-/// `positions[token] * frequencies[i]` radians, cosine and sine multiplied by `scale`. The other
+/// `[tokens, heads, head_dim]` (Su et al., "RoFormer", 2021): pair `i` by its token's position on
+/// the pair's axis times `frequencies[i]` radians, cosine and sine multiplied by `scale`. The other
 /// values are copied. All are rounded once.
 #[expect(clippy::too_many_arguments, reason = "all sizes of one formula")]
 pub fn rope<T: Scalar, U: Scalar>(
     x: &[T],
-    positions: &[i32],
+    positions: RopePositions,
     frequencies: &[f32],
     pairs: RopePairs,
     scale: f32,
@@ -33,18 +42,36 @@ pub fn rope<T: Scalar, U: Scalar>(
     head_dim: usize,
 ) {
     let half = frequencies.len();
-    assert!(2 * half <= head_dim && x.len() == out.len() && x.len() == positions.len() * heads * head_dim);
+    let RopePositions { values: positions, axes } = positions;
     let token = heads * head_dim;
+    assert!(2 * half <= head_dim && x.len() == out.len() && x.len().is_multiple_of(token));
+    let columns = positions.len() / (x.len() / token).max(1);
+    assert_eq!(positions.len() * token, columns * x.len(), "positions of every token");
+    assert!(columns <= 1 || axes.len() == half, "an axis of every pair");
+    assert!(
+        axes.iter().all(|&axis| columns <= 1 || usize::from(axis) < columns),
+        "axes of {columns} positions"
+    );
     let fastest = frequencies.iter().fold(0.0f32, |max, f| max.max(f.abs()));
     for_each_chunk(out, token, 8 * x.len(), |t, out| {
         with_scratch(2 * half, |memory| {
             let (sin, cos) = memory.split_at_mut(half);
-            let position = positions[t] as f32;
-            if position.abs() * fastest <= MAX_RADIANS {
-                dispatch(Rotations { position, frequencies, scale, sin, cos });
+            let own = &positions[t * columns..][..columns];
+            let farthest = own.iter().fold(0.0f32, |max, p| max.max((*p as f32).abs()));
+            // Radians, until they are replaced by their sines.
+            match own {
+                [position] => sin.iter_mut().zip(frequencies).for_each(|(r, f)| *r = *position as f32 * f),
+                _ => {
+                    let turns = axes.iter().zip(frequencies);
+                    let turns = turns.map(|(&axis, f)| own[usize::from(axis)] as f32 * f);
+                    sin.iter_mut().zip(turns).for_each(|(radians, turn)| *radians = turn);
+                }
+            }
+            if farthest * fastest <= MAX_RADIANS {
+                dispatch(Rotations { scale, sin, cos });
             } else {
-                for ((sin, cos), f) in sin.iter_mut().zip(&mut *cos).zip(frequencies) {
-                    let turn = (position * f).sin_cos();
+                for (sin, cos) in sin.iter_mut().zip(&mut *cos) {
+                    let turn = sin.sin_cos();
                     (*sin, *cos) = (turn.0 * scale, turn.1 * scale);
                 }
             }
@@ -53,10 +80,8 @@ pub fn rope<T: Scalar, U: Scalar>(
     });
 }
 
-/// Sines and cosines of one position.
+/// Sines and cosines of one token's radians, which are in the place of the sines.
 struct Rotations<'a> {
-    position: f32,
-    frequencies: &'a [f32],
     scale: f32,
     sin: &'a mut [f32],
     cos: &'a mut [f32],
@@ -65,8 +90,8 @@ struct Rotations<'a> {
 impl WithSimd for Rotations<'_> {
     #[inline(always)]
     fn run(self) {
-        for ((sin, cos), f) in self.sin.iter_mut().zip(self.cos).zip(self.frequencies) {
-            let turn = sin_cos(self.position * f);
+        for (sin, cos) in self.sin.iter_mut().zip(self.cos) {
+            let turn = sin_cos(*sin);
             (*sin, *cos) = (turn.0 * self.scale, turn.1 * self.scale);
         }
     }

@@ -370,6 +370,7 @@ mod tests {
             vocab_size: 260,
             context_length: 1 << 20,
             is_encoder: false,
+            vision: engine::Vision::None,
             eos_ids: vec![],
             drafters: vec![],
             speculate: engine::Speculate::Off,

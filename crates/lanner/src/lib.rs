@@ -9,6 +9,7 @@
 //! assert!(Cli::try_parse_from(["lanner", "fly"]).is_err());
 //! ```
 
+pub mod attach;
 mod bench;
 mod builtin;
 mod cache_breakpoints;
@@ -23,11 +24,15 @@ mod drafting;
 pub mod fuzzing;
 pub mod generate;
 mod grammar;
+mod host;
 pub mod hub;
+pub mod image;
+pub mod image_url;
 pub mod keep_alive;
 pub mod launch;
 pub mod loading;
 pub mod logging;
+pub mod memory;
 pub mod model;
 mod model_files;
 mod pooling;
@@ -37,3 +42,4 @@ pub mod service;
 pub mod source;
 pub mod terminal;
 pub mod thinking;
+mod tune;

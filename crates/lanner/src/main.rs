@@ -51,6 +51,7 @@ fn run(cli: Cli) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Stats(usage) => commands::stats(&usage).map(done),
         Command::Cache(cache) => commands::cache(&cache).map(done),
         Command::Bench(model, bench) => commands::bench(&model, &bench).map(done),
+        Command::Tune(model, tune) => commands::tune(&model, &tune).map(done),
         Command::Eval(eval) => commands::eval(&eval).map(done),
         Command::Completions(shell) => commands::completions(shell).map(done),
         Command::Man(folder) => commands::man(&folder).map(done),

@@ -2,34 +2,37 @@
 //! and tokens into text.
 
 mod answer;
+mod chat_prompt;
+mod image_tokens;
 mod thinking;
+mod vision;
 
-use std::{
-    borrow::Cow,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::sync::{Arc, atomic::AtomicBool};
 
 use chat::{
-    FillInMiddle, Markers, RenderInput, Template, TextOffsets, Tokenizer, ToolOptions,
+    FillInMiddle, Markers, Template, TextOffsets, Tokenizer, ToolOptions,
     grammar::{Grammars, ReasoningStart, Source, Start, Trigger},
-    thinking::{ThinkingRule, harmony, last_user_text},
     tools::{self, Dialect, InvalidTools, ToolSet},
-    volatile_lines,
 };
 use engine::{Constraint, Engine, Pooling, Request};
 use serde_json::{Map, Value};
 
-pub use self::answer::AnswerParams;
+pub use self::{
+    answer::AnswerParams,
+    vision::{ImageMemory, NoVision, PromptImage, Vision},
+};
 
 use crate::{
-    cache_breakpoints::{CacheBreakpoints, Rendered},
+    cache_breakpoints::CacheBreakpoints,
     cli::VolatilePrefix,
     config::ModelConfig,
     grammar::{self, ModelGrammars},
+    image::{ImageError, Images},
     loading::{self, OpenError, Opened},
     pooling::EmbeddingHead,
     sampling::{self, Overrides},
     source::{ModelLocation, Source as ModelSource},
+    terminal::say,
     thinking::{ThinkingDecision, ThinkingDefaults},
 };
 
@@ -50,6 +53,8 @@ pub struct Model {
     pub tool_dialect: Option<Dialect>,
     /// How embeddings are made, or why there are none.
     pub embedding_head: Result<EmbeddingHead, String>,
+    /// How it takes images, or why it takes none.
+    pub vision: Result<Vision, NoVision>,
     cache_breakpoints: CacheBreakpoints,
     grammars: ModelGrammars,
     pub volatile_prefix: VolatilePrefix,
@@ -60,8 +65,9 @@ pub struct Model {
 /// The input of a chat template.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
-    /// Messages in the form of the OpenAI API.
+    /// Messages in the form of the OpenAI API. Images are parts that refer to `images`.
     pub messages: Vec<Value>,
+    pub images: Images,
     pub tools: Vec<Value>,
     /// End with the start of an answer.
     pub add_generation_prompt: bool,
@@ -77,6 +83,8 @@ pub struct Conversation {
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub ids: Vec<u32>,
+    /// In the order of the prompt.
+    pub images: Vec<PromptImage>,
     /// Positions at which later prompts are likely to differ.
     pub cache_breakpoints: Vec<usize>,
     reasoning: Option<Markers>,
@@ -124,11 +132,17 @@ impl Model {
         let model = Model::new(name, engine, tokenizer, template);
         let tool_dialect = config.tool_dialect.or(model.tool_dialect);
         let volatile_prefix = config.volatile_prefix;
+        let (info, tokenizer) = (model.engine.info(), &model.tokenizer);
+        let vision = Vision::open(&model.name, &location, info, tokenizer, config.max_image_tokens);
+        if let Err(error @ NoVision::Config { .. }) = &vision {
+            say(format_args!("lanner: warning: {error}"));
+        }
         let thinking = config.thinking.defaults(&location, &config.hub);
         Ok(Model {
             alias,
             location: Some(location),
             embedding_head,
+            vision,
             volatile_prefix,
             tool_dialect,
             thinking,
@@ -142,6 +156,7 @@ impl Model {
             template.as_ref().and_then(|template| Dialect::detect(template.source(), &tokenizer));
         let (tokenizer, cache_breakpoints) = (Arc::new(tokenizer), CacheBreakpoints::default());
         let volatile_prefix = VolatilePrefix::default();
+        let vision = Err(NoVision::TextModel(name.clone()));
         Model {
             name,
             alias: None,
@@ -152,6 +167,7 @@ impl Model {
             markers,
             tool_dialect,
             embedding_head: Ok(EmbeddingHead::new(Pooling::Mean)),
+            vision,
             cache_breakpoints,
             grammars: ModelGrammars::default(),
             volatile_prefix,
@@ -164,57 +180,6 @@ impl Model {
         let result = work(&self);
         self.engine.stop();
         result
-    }
-
-    /// # Errors
-    /// The model has no template, or the template does not accept or does not finish this
-    /// conversation.
-    pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Prompt, PromptError> {
-        let (conversation, decision) = self.decide_thinking(conversation);
-        let (template, messages) = self.prepared(&conversation)?;
-        let input = conversation.render_input(&messages);
-        let text = template.render(&input)?;
-        self.check_length(&text)?;
-        let inside = self.markers.as_ref().is_some_and(|markers| chat::starts_in_reasoning(&text, markers));
-        let ids = self.tokenizer.encode_prompt(&text)?;
-        let rendered =
-            Rendered { template, tokenizer: &self.tokenizer, input: &input, text: &text, ids: &ids };
-        let cache_breakpoints = self.cache_breakpoints.find(rendered);
-        let reasoning = self.markers.clone();
-        let ended = reasoning.as_ref().is_some_and(|markers| text.trim_end().ends_with(&markers.close));
-        let by_template = ThinkingDecision { enabled: !ended, rule: ThinkingRule::Template };
-        let thinking = self.can_think().then(|| decision.unwrap_or(by_template));
-        let writes_channels = self.tool_dialect == Some(Dialect::Harmony);
-        Ok(Prompt {
-            ids,
-            cache_breakpoints,
-            reasoning,
-            starts_in_reasoning: inside,
-            reasoning_ended: ended,
-            begins_with_channel: writes_channels && text.ends_with(harmony::BEGIN),
-            thinking,
-            user_text: last_user_text(&conversation.messages),
-        })
-    }
-
-    /// The text that the template makes of a conversation.
-    ///
-    /// # Errors
-    /// As [`chat_prompt`](Model::chat_prompt).
-    pub fn render(&self, conversation: &Conversation) -> Result<String, PromptError> {
-        let (conversation, _) = self.decide_thinking(conversation);
-        let (template, messages) = self.prepared(&conversation)?;
-        Ok(template.render(&conversation.render_input(&messages))?)
-    }
-
-    /// The template, and the messages as it takes them.
-    fn prepared(&self, conversation: &Conversation) -> Result<(&Template, Vec<Value>), PromptError> {
-        let template = self.template.as_ref().ok_or_else(|| PromptError::NoTemplate(self.name.clone()))?;
-        let messages = match self.volatile_prefix {
-            VolatilePrefix::Keep => Cow::Borrowed(&conversation.messages),
-            VolatilePrefix::Normalize => Cow::Owned(volatile_lines::normalize(&conversation.messages)),
-        };
-        Ok((template, chat::conversation::prepare(&messages, template)?))
     }
 
     /// A prompt of plain text, to be continued.
@@ -407,19 +372,6 @@ impl Model {
     }
 }
 
-impl Conversation {
-    fn render_input<'a>(&'a self, messages: &'a [Value]) -> RenderInput<'a> {
-        RenderInput {
-            messages,
-            tools: (!self.tools.is_empty()).then_some(&self.tools),
-            documents: None,
-            add_generation_prompt: self.add_generation_prompt,
-            continue_final_message: self.continue_final_message,
-            kwargs: self.kwargs.clone(),
-        }
-    }
-}
-
 /// Why a prompt cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
@@ -429,6 +381,16 @@ pub enum PromptError {
     NoToolDialect(String),
     #[error("{0} has no tokens to fill in the middle of a text; leave `suffix` out")]
     NoFillInMiddle(String),
+    #[error(transparent)]
+    NoVision(NoVision),
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    #[error(
+        "the chat template wrote {printed} image placeholders for {images} images; put each image into a turn whose images the template writes, as a user's"
+    )]
+    Placeholders { images: usize, printed: usize },
+    #[error("the tokenizer does not keep the model's image token whole, so images cannot be placed")]
+    ImageToken,
     #[error(transparent)]
     Tools(#[from] InvalidTools),
     #[error("the prompt has {bytes} bytes, far more than the model's context of {context} tokens holds")]
@@ -444,17 +406,27 @@ impl PromptError {
             PromptError::NoTemplate(_)
             | PromptError::NoToolDialect(_)
             | PromptError::NoFillInMiddle(_)
+            | PromptError::NoVision(_)
+            | PromptError::Image(_)
+            | PromptError::Placeholders { .. }
             | PromptError::Tools(_)
             | PromptError::TooLong { .. } => true,
+            PromptError::ImageToken => false,
             PromptError::Text(error) => error.is_request_error(),
         }
     }
 }
 
 impl Prompt {
+    /// Number of tokens that stand for images.
+    pub fn num_image_tokens(&self) -> usize {
+        self.images.iter().flat_map(|image| &image.positions).map(ExactSizeIterator::len).sum()
+    }
+
     pub fn from_ids(ids: Vec<u32>) -> Prompt {
         Prompt {
             ids,
+            images: vec![],
             cache_breakpoints: vec![],
             reasoning: None,
             starts_in_reasoning: false,

@@ -70,6 +70,14 @@ pub(crate) fn eos_ids(tokenizer: &Tokenizer) -> Vec<u32> {
     id.into_iter().collect()
 }
 
+/// The texts of preprocessor_config.json and processor_config.json, if they can be read.
+pub(crate) fn processor_configs(location: &ModelLocation) -> [Option<String>; 2] {
+    let read = |name: &str| {
+        String::from_utf8(files::read(&folder(location)?.join(name), files::SETTINGS).ok()?).ok()
+    };
+    ["preprocessor_config.json", "processor_config.json"].map(read)
+}
+
 /// config.json, if it can be read.
 pub(crate) fn config(location: &ModelLocation) -> Option<Value> {
     match folder(location) {

@@ -3,7 +3,7 @@
 use crate::{
     Array, Result,
     bridge::{self, Arrays},
-    cuda, profile,
+    cuda, process, profile,
 };
 
 /// Inputs of an operation in the host's memory.
@@ -128,6 +128,16 @@ pub fn set_memory_limit(bytes: usize) -> Result<()> {
 /// The system refuses.
 pub fn wire_memory(bytes: usize) -> Result<()> {
     Ok(bridge::wire_memory(bytes)?)
+}
+
+/// Gives freed buffers of MLX, GPUs and the heap back to the system.
+///
+/// # Errors
+/// MLX fails to free its buffers.
+pub fn release_memory() -> Result<()> {
+    clear_cache()?;
+    process::trim_heap();
+    Ok(())
 }
 
 /// Gives freed buffers back to the system.

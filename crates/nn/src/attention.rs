@@ -62,6 +62,19 @@ pub fn attend_cached(
     on_backend!(attend_cached(q, [keys, values], length, window, softmax))
 }
 
+/// [`attend_cached`] in which the queries, those of an image, attend to all after them too.
+#[track_caller]
+pub fn attend_together(
+    q: &Array,
+    keys: &KvBuffer,
+    values: &KvBuffer,
+    length: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    on_backend!(attend_together(q, [keys, values], length, window, softmax))
+}
+
 /// [`attend`] where keys and values are one latent `[tokens, 1, head_dim]`, whose first `value_dim`
 /// numbers are the value (multi-head latent attention, DeepSeek-V2, 2024).
 #[track_caller]

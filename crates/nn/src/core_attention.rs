@@ -1,13 +1,13 @@
 //! Core attention of a batch: everything between the projections to queries, keys and values and
 //! the output projection.
 
-use std::{cell::OnceCell, sync::Arc};
+use std::{cell::OnceCell, ops::Range, sync::Arc};
 
 use mlx::{Array, Dtype};
 
 use crate::{
     KvBuffer, RmsNorm, Rope, Softmax,
-    backend::{cpu::PreparedAttention, cuda::DeviceAttention, mlx::attend_both_ways, on_backend},
+    backend::{cpu::PreparedAttention, cuda::DeviceAttention, on_backend},
     rope,
 };
 
@@ -21,6 +21,7 @@ pub struct CoreAttention {
     pub(crate) qk_norm: Option<[RmsNorm; 2]>,
     pub(crate) softmax: Softmax,
     pub(crate) output_gate: bool,
+    images_together: bool,
     prepared: OnceCell<Arc<PreparedAttention>>,
     on_device: OnceCell<DeviceAttention>,
 }
@@ -32,6 +33,8 @@ pub struct KvRow<'a> {
     pub past: i32,
     /// Most keys a query sees, its own included.
     pub window: Option<i32>,
+    /// Runs of the row's tokens that attend to those after them too: images.
+    pub images: &'a [Range<i32>],
     pub keys: &'a mut KvBuffer,
     pub values: &'a mut KvBuffer,
 }
@@ -47,6 +50,7 @@ impl CoreAttention {
             qk_norm: None,
             softmax: Softmax::scaled((head_dim as f32).powf(-0.5)),
             output_gate: false,
+            images_together: false,
             prepared: OnceCell::new(),
             on_device: OnceCell::new(),
         }
@@ -61,6 +65,16 @@ impl CoreAttention {
         CoreAttention { softmax, ..self }
     }
 
+    /// With tokens of an image attending to those after them in it too.
+    pub fn with_images_together(self) -> CoreAttention {
+        CoreAttention { images_together: true, ..self }
+    }
+
+    /// Whether [`KvRow::images`] is to be given.
+    pub fn images_together(&self) -> bool {
+        self.images_together
+    }
+
     /// With a gate after each head's query, as wide as the query, whose sigmoid multiplies the
     /// head's output.
     pub fn with_output_gate(self) -> CoreAttention {
@@ -69,7 +83,8 @@ impl CoreAttention {
 
     /// Appends each row's keys and values to its buffers, then attends with its queries over all of
     /// them: `q` `[tokens, heads * head_dim]`, twice as wide with gates; `k`, `v`
-    /// `[tokens, kv_heads * head_dim]`; `positions` int32 `[tokens]`. Returns
+    /// `[tokens, kv_heads * head_dim]`; `positions` int32 `[tokens]`, or
+    /// `[tokens, axes]` for a [`Rope`] with axes. Returns
     /// `[tokens, heads * head_dim]`.
     ///
     /// On the CPU each row of the result depends on its own query and the keys before it alone, bit
@@ -87,9 +102,10 @@ impl CoreAttention {
         assert!(!self.output_gate && self.softmax.softcap.is_none(), "gates or caps");
         let q = q.reshape(&[-1, self.heads, self.head_dim]);
         let q = self.qk_norm.as_ref().map_or_else(|| q.clone(), |[q_norm, _]| q_norm.forward(&q));
-        let q = rope(&q, positions, &self.rope);
+        let q = self.turned(&q, positions);
         let [k, v] = self.keys_and_values([k, v], positions);
-        attend_both_ways([&q, &k, &v], window, self.softmax.scale).reshape(&[-1, self.heads * self.head_dim])
+        let (scale, width) = (self.softmax.scale, self.heads * self.head_dim);
+        on_backend!(attend_both_ways([&q, &k, &v], window, scale)).reshape(&[-1, width])
     }
 
     /// Keys and values `[tokens, kv_heads, head_dim]` as attention caches them, from projections
@@ -98,7 +114,11 @@ impl CoreAttention {
     pub fn keys_and_values(&self, [k, v]: [&Array; 2], positions: &Array) -> [Array; 2] {
         let [k, v] = [k, v].map(|x| x.reshape(&[-1, self.kv_heads, self.head_dim]));
         let k = self.qk_norm.as_ref().map_or_else(|| k.clone(), |[_, k_norm]| k_norm.forward(&k));
-        [rope(&k, positions, &self.rope), v]
+        [self.turned(&k, positions), v]
+    }
+
+    fn turned(&self, x: &Array, positions: &Array) -> Array {
+        if self.rope.frequencies.is_empty() { x.clone() } else { rope(x, positions, &self.rope) }
     }
 
     /// The parameters as CPU kernels take them, built on first use.

@@ -17,7 +17,9 @@ mod conv;
 mod core_attention;
 mod delta_net;
 mod embedding;
+mod gelu;
 mod kv_buffer;
+mod layer_norm;
 mod linear;
 mod matrix;
 mod mlp;
@@ -33,17 +35,20 @@ mod storage;
 
 pub use kernels::{read_bandwidth, set_threads, simd_level, threads};
 
-pub use attention::{KEY_BLOCK, Softmax, append_kv, attend, attend_cached, attend_latent};
+pub use attention::{KEY_BLOCK, Softmax, append_kv, attend, attend_cached, attend_latent, attend_together};
 pub use backend::{
     cuda::{
-        AllowedTokens, KernelOptions, PlainDraw, TokenList, kernel_logs, sample_plain, set_kernel_options,
+        AllowedTokens, KernelOptions, PlainDraw, TokenList, allow_warpgroups, kernel_logs, sample_plain,
+        set_kernel_options,
     },
-    take_fallbacks, use_cuda, use_gpu,
+    take_fallbacks, use_cuda, use_gpu, use_graph,
 };
 pub use core_attention::{CoreAttention, KvRow};
 pub use delta_net::{DeltaHeads, DeltaNet, DeltaRow, DeltaWeights};
 pub use embedding::Embedding;
+pub use gelu::{Gelu, gelu};
 pub use kv_buffer::{KvBuffer, copy_tokens};
+pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use matrix::Matrix;
 pub use mlp::{Activation, Mlp, gated};

@@ -8,9 +8,9 @@ use mlx::{
 };
 
 use crate::{
-    Activation, KvBuffer, Linear, Matrix, Precision, RmsNorm, Rope, RopePairs, Softmax, StackedLinear,
-    attend, attend_cached, attend_latent, backend::mlx as reference, conv::causal_conv,
-    delta_net::gated_delta, gated, rope, set_kv_cache_dtype, set_precision, top_k,
+    Activation, CoreAttention, Gelu, KvBuffer, KvRow, LayerNorm, Linear, Matrix, Precision, RmsNorm, Rope,
+    RopePairs, Softmax, StackedLinear, attend, attend_cached, attend_latent, backend::mlx as reference,
+    conv::causal_conv, delta_net::gated_delta, gated, gelu, rope, set_kv_cache_dtype, set_precision, top_k,
 };
 
 fn noise(seed: u64, shape: &[i32]) -> Array {
@@ -129,8 +129,63 @@ fn rope_agrees_with_mlx() {
     let positions = Array::from_slice(&[0i32, 7, 8, 900, 3], &[5]);
     for (pairs, pair_count) in [(RopePairs::Halves, 4), (RopePairs::Adjacent, 10), (RopePairs::Halves, 10)] {
         let frequencies = (0..pair_count).map(|i| 0.3f32.powi(i)).collect();
-        let parameters = Rope { frequencies, pairs, scale: 1.3 };
+        let parameters = Rope { frequencies, axes: vec![], pairs, scale: 1.3 };
         close(&rope(&x, &positions, &parameters), &reference::rope(&x, &positions, &parameters), 2e-4);
+        let axes: Vec<u8> = (0..pair_count).map(|pair| (pair % 3) as u8).collect();
+        let parameters = Rope { axes, ..parameters };
+        let placed: Vec<i32> = (0..15).map(|i| i * i % 37).collect();
+        let placed = Array::from_slice(&placed, &[5, 3]);
+        close(&rope(&x, &placed, &parameters), &reference::rope(&x, &placed, &parameters), 2e-4);
+    }
+}
+
+#[test]
+fn layer_norm_and_gelu_agree_with_mlx() {
+    let (x, weight, bias) = (noise(5, &[4, 3, 24]) * 2.0, noise(6, &[24]), noise(7, &[24]));
+    let norm = LayerNorm::new(weight.clone(), bias.clone(), 1e-6);
+    close(&norm.forward(&x), &reference::layer_norm(&x, [&weight, &bias], 1e-6), 1e-5);
+    for kind in [Gelu::Exact, Gelu::Tanh] {
+        close(&gelu(&x, kind), &reference::gelu(&x, kind), 1e-5);
+    }
+}
+
+#[test]
+fn attention_in_both_directions_agrees_with_mlx() {
+    let rope = Rope { frequencies: vec![1.0, 0.3], axes: vec![0, 1], pairs: RopePairs::Halves, scale: 1.0 };
+    let attention = CoreAttention::new(4, 2, 16, rope.clone());
+    let places: Vec<i32> = (0..600).map(|i| i % 11).collect();
+    let positions = Array::from_slice(&places, &[300, 2]);
+    let [q, k, v] = [(1, 64), (2, 32), (3, 32)].map(|(seed, width)| noise(seed, &[300, width]));
+    for window in [None, Some(5)] {
+        let heads = |x: &Array, heads| x.reshape(&[300, heads, 16]);
+        let [turned_q, turned_k] =
+            [heads(&q, 4), heads(&k, 2)].map(|x| reference::rope(&x, &positions, &rope));
+        let expected = reference::attend_both_ways([&turned_q, &turned_k, &heads(&v, 2)], window, 0.25);
+        let out = attention.forward_both_ways([&q, &k, &v], &positions, window);
+        close(&out, &expected.reshape(&[300, 64]), 2e-4);
+    }
+}
+
+#[test]
+fn tokens_of_an_image_attend_to_all_of_it_as_in_mlx() {
+    let rope = Rope { frequencies: vec![1.0, 0.3], axes: vec![], pairs: RopePairs::Halves, scale: 1.0 };
+    let attention = CoreAttention::new(4, 2, 16, rope).with_images_together();
+    let positions = Array::arange(0, 40, Dtype::Int32);
+    let [q, k, v] = [(1, 64), (2, 32), (3, 32)].map(|(seed, width)| noise(seed, &[40, width]));
+    // The first image is larger than the window.
+    let images = [3..15, 15..20, 36..40];
+    for window in [None, Some(7)] {
+        let run = |cpu: bool| {
+            let (mut keys, mut values) = (KvBuffer::default(), KvBuffer::default());
+            let buffers = (&mut keys, &mut values);
+            let row =
+                KvRow { tokens: 40, past: 0, window, images: &images, keys: buffers.0, values: buffers.1 };
+            match cpu {
+                true => attention.forward([&q, &k, &v], &positions, &mut [row]),
+                false => reference::core_attention(&attention, [&q, &k, &v], &positions, &mut [row]),
+            }
+        };
+        close(&run(true), &run(false), 2e-4);
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Conversation, Role, StoreError};
+use crate::{Conversation, Role, StoreError, pictures};
 
 const FORMAT: &str = "lanner-conversations";
 const VERSION: u32 = 1;
@@ -75,8 +75,10 @@ pub fn to_markdown(conversation: &Conversation) -> String {
         };
         let calls = message.tool_calls.as_ref().and_then(Value::as_array).into_iter().flatten();
         let calls = calls.map(|call| format!("```json\n{}\n```", call["function"]));
+        let pictures = Some(pictures::count(&message.other)).filter(|count| *count > 0);
+        let pictures = pictures.map(|count| format!("(pictures: {count})"));
         let text = Some(message.text.trim().to_owned()).filter(|text| !text.is_empty());
-        part(speaker, &text.into_iter().chain(calls).collect::<Vec<_>>().join("\n\n"));
+        part(speaker, &pictures.into_iter().chain(text).chain(calls).collect::<Vec<_>>().join("\n\n"));
     }
     text
 }

@@ -6,7 +6,8 @@ use rusqlite::{OptionalExtension, Row, Transaction, params};
 use serde_json::{Map, Value};
 
 use crate::{
-    Conversation, Message, Role, StoreError, Summary, Update, clock::now, conversation::title_of, search,
+    Conversation, Message, Role, StoreError, Summary, Update, clock::now, conversation::title_of, pictures,
+    search,
 };
 
 /// Whose conversations are meant.
@@ -94,14 +95,15 @@ pub(crate) fn remove_all(transaction: &Transaction, scope: &Scope) -> Result<usi
 
 /// About the bytes of a conversation as JSON.
 pub(crate) fn bytes(state: &Transaction, scope: &Scope, id: &str) -> Result<usize, StoreError> {
+    let number = find(state, scope, id)?;
     let bytes: f64 = state.query_row(
         "SELECT total(octet_length(text) + 300 + coalesce(octet_length(reasoning), 0)
              + coalesce(octet_length(tool_calls), 0) + coalesce(octet_length(usage), 0)
              + coalesce(octet_length(other), 0)) FROM message WHERE conversation = ?1",
-        [find(state, scope, id)?],
+        [number],
         |row| row.get(0),
     )?;
-    Ok(bytes as usize)
+    Ok(bytes as usize + pictures::bytes(state, number)?)
 }
 
 /// The id of the only conversation whose id begins like this, or of the latest one if it is empty.
@@ -310,6 +312,7 @@ fn put_message(
         Role::Assistant => "assistant",
         Role::Tool => "tool",
     };
+    let other = pictures::without(&message.other);
     transaction.execute(
         "INSERT INTO message (conversation, id, parent, role, text, created, reasoning, model, tool_calls,
              usage, other)
@@ -328,9 +331,10 @@ fn put_message(
             message.model,
             message.tool_calls.as_ref().map(to_json).transpose()?,
             message.usage.as_ref().map(to_json).transpose()?,
-            (!message.other.is_empty()).then(|| to_json(&message.other)).transpose()?,
+            (!other.is_empty()).then(|| to_json(&other)).transpose()?,
         ],
     )?;
+    pictures::put(transaction, conversation, &message.id, &message.other)?;
     Ok(is_edited)
 }
 
@@ -374,6 +378,12 @@ pub(crate) fn read(state: &Transaction, scope: &Scope, id: &str) -> Result<Conve
         })
     })?;
     conversation.messages = rows.collect::<Result<_, _>>()?;
+    let mut pictures = pictures::read(state, number)?;
+    for message in &mut conversation.messages {
+        if let Some(own) = pictures.remove(&message.id) {
+            pictures::restore(&mut message.other, own);
+        }
+    }
     Ok(conversation)
 }
 

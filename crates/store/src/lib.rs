@@ -19,6 +19,7 @@ mod error;
 mod exchange;
 mod file;
 mod history;
+mod pictures;
 mod requests;
 mod schema;
 mod search;

@@ -36,7 +36,7 @@ mod read;
 mod resize;
 
 pub use config::ConfigFiles;
-pub use content::{Detail, EncodedImage, PartError};
+pub use content::{Detail, EncodedImage, ImagePart, ImageSource, PartError};
 pub use decode::{Header, decode};
 pub use error::{Error, Result};
 pub use format::Format;

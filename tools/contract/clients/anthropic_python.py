@@ -4,7 +4,18 @@ import json
 import uuid
 
 import anthropic
-from support import ENDLESS, ENDLESS_TOKENS, KEY, TOO_LONG, URL, check_freed, check_raises, report
+from support import (
+    ENDLESS,
+    ENDLESS_TOKENS,
+    KEY,
+    PICTURE,
+    TOO_LONG,
+    URL,
+    check_freed,
+    check_picture,
+    check_raises,
+    report,
+)
 
 client = anthropic.Anthropic(base_url=URL, api_key=KEY, max_retries=0)
 WEATHER = {
@@ -147,6 +158,24 @@ def bad_request():
         assert error.request_id, error
 
 
+def picture():
+    source = {"type": "base64", "media_type": "image/png", "data": PICTURE}
+    image = {"type": "image", "source": source, "cache_control": {"type": "ephemeral"}}
+    content = [{"type": "text", "text": "What is in the picture?"}, image]
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [image]}
+    tool = {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"city": "Oslo"}}
+    read = [{"role": "assistant", "content": [tool]}, {"role": "user", "content": [result]}]
+    for changes in (
+        {"messages": [{"role": "user", "content": content}]},
+        {"messages": [*HELLO, *read], "tools": [WEATHER]},
+    ):
+        tokens = lambda answer: answer.usage.input_tokens + answer.usage.cache_read_input_tokens
+        check_picture(lambda: ask(**changes), anthropic.BadRequestError, tokens)
+    document = {"type": "document", "source": source}
+    wrong = [{"role": "user", "content": [document]}]
+    check_raises(lambda: ask(messages=wrong), anthropic.BadRequestError, "document")
+
+
 def unknown_model():
     error = check_raises(lambda: ask(model="claude-nothing"), anthropic.NotFoundError)
     assert error.body["error"]["type"] == "not_found_error", error.body
@@ -179,7 +208,7 @@ report(
     structured_output=[structured_output],
     completions="the package speaks Anthropic's API only",
     responses="the package speaks Anthropic's API only",
-    messages=[message, thinking, stop_sequences, cache, count_tokens],
+    messages=[message, picture, thinking, stop_sequences, cache, count_tokens],
     embeddings="Anthropic's API has none",
     errors=[bad_request, unknown_model, context_overflow, wrong_key],
     cancel=[cancel],

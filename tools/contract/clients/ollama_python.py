@@ -3,7 +3,17 @@
 import json
 
 import ollama
-from support import ENDLESS_TOKENS, KEY, TOO_LONG, URL, check_freed, check_raises, report
+from support import (
+    ENDLESS_TOKENS,
+    KEY,
+    PICTURE,
+    TOO_LONG,
+    URL,
+    check_freed,
+    check_picture,
+    check_raises,
+    report,
+)
 
 client = ollama.Client(host=URL, headers={"Authorization": f"Bearer {KEY}"})
 MODEL = client.list().models[0].model
@@ -51,6 +61,14 @@ def generate():
 
 def load():
     assert client.generate(MODEL, keep_alive="5m").done_reason == "load"
+
+
+def picture():
+    messages = [{"role": "user", "content": "What is in the picture?", "images": [PICTURE]}]
+    tokens = lambda answer: answer.prompt_eval_count
+    check_picture(lambda: ask(messages=messages), ollama.ResponseError, tokens)
+    generate = lambda: client.generate(MODEL, "What is it?", images=[PICTURE], options=SHORT, think=False)
+    check_picture(generate, ollama.ResponseError, tokens)
 
 
 def format_json():
@@ -127,7 +145,7 @@ def cancel():
 
 
 report(
-    chat=[chat, thinking, load, models],
+    chat=[chat, picture, thinking, load, models],
     stream=[chat_stream],
     tools_auto=[tools, tools_stream],
     tools_required="Ollama's API has no tool_choice",

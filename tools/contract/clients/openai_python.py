@@ -3,7 +3,19 @@
 import json
 
 import openai
-from support import ENDLESS, ENDLESS_TOKENS, KEY, MODEL, TOO_LONG, URL, check_freed, check_raises, report
+from support import (
+    ENDLESS,
+    ENDLESS_TOKENS,
+    KEY,
+    MODEL,
+    PICTURE_URI,
+    TOO_LONG,
+    URL,
+    check_freed,
+    check_picture,
+    check_raises,
+    report,
+)
 
 client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
 WEATHER = {
@@ -54,6 +66,33 @@ def models():
 def chat():
     choice = ask(messages=[{"role": "user", "content": "Say hello."}]).choices[0]
     assert choice.message.content and choice.finish_reason in ("stop", "length"), choice
+
+
+def picture():
+    image = {"type": "image_url", "image_url": {"url": PICTURE_URI, "detail": "low"}}
+    content = [{"type": "text", "text": "What is in the picture?"}, image]
+    messages = [{"role": "user", "content": content}]
+    check_picture(lambda: ask(messages=messages), openai.BadRequestError, lambda a: a.usage.prompt_tokens)
+    broken = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:;base64,PHN2Zz4="}}]}]
+    error = check_raises(lambda: ask(messages=broken), openai.BadRequestError, "SVG")
+    assert error.param == "messages[0].content[0].image_url.url", error.body
+
+
+def responses_picture():
+    image = {"type": "input_image", "image_url": PICTURE_URI, "detail": "auto"}
+    content = [{"type": "input_text", "text": "What is in the picture?"}, image]
+    items = [{"role": "user", "content": content}]
+    check_picture(
+        lambda: respond(input=items), openai.BadRequestError, lambda answer: answer.usage.input_tokens
+    )
+    seen = [
+        {"role": "user", "content": "Look."},
+        {"type": "function_call", "call_id": "c1", "name": "view_image", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": [image]},
+    ]
+    check_picture(
+        lambda: respond(input=seen), openai.BadRequestError, lambda answer: answer.usage.input_tokens
+    )
 
 
 def stream():
@@ -323,14 +362,14 @@ def cancel():
 
 
 report(
-    chat=[models, chat, unused_parameters],
+    chat=[models, chat, picture, unused_parameters],
     stream=[stream],
     tools_auto=[tools_auto, tools_stream, tools_round_trip, tools_none, tools_invalid],
     tools_required=[tools_required, tools_not_parallel],
     tools_named=[tools_named, tools_custom, functions_deprecated],
     structured_output=[structured_output, structured_output_invalid],
     completions=[completions],
-    responses=[responses, responses_stream, responses_tools, responses_structured_output],
+    responses=[responses, responses_picture, responses_stream, responses_tools, responses_structured_output],
     messages="the package speaks OpenAI's API only",
     embeddings=[embeddings],
     errors=[bad_request, unknown_model, context_overflow, wrong_key],

@@ -5,12 +5,15 @@ why the cell does not apply to it.
 """
 
 import asyncio
+import base64
 import inspect
 import json
 import os
+import struct
 import time
 import traceback
 import urllib.request
+import zlib
 
 URL = os.environ.get("LANNER_URL", "http://127.0.0.1:11436")
 KEY = os.environ.get("LANNER_KEY", "none")
@@ -42,6 +45,34 @@ TOO_LONG = "owl " * 9000
 # An answer that goes on for as long as max_tokens lets it: many seconds.
 ENDLESS = {"ignore_eos": True}
 ENDLESS_TOKENS = 6000
+
+
+# A red square of 64 x 64 pixels.
+PICTURE = base64.b64encode(
+    b"".join(
+        [
+            b"\x89PNG\r\n\x1a\n",
+            *(
+                struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+                for kind, data in [
+                    (b"IHDR", struct.pack(">IIBBBBB", 64, 64, 8, 2, 0, 0, 0)),
+                    (b"IDAT", zlib.compress((b"\0" + b"\xff\0\0" * 64) * 64)),
+                    (b"IEND", b""),
+                ]
+            ),
+        ]
+    )
+).decode()
+PICTURE_URI = f"data:image/png;base64,{PICTURE}"
+
+
+def check_picture(ask, refusal, tokens):
+    """A picture is answered, and its tokens counted; a model without vision refuses it by a sentence."""
+    if get("/v1/models")["data"][0]["capabilities"]["vision"]:
+        answer = ask()
+        assert tokens(answer) > 4, answer
+    else:
+        check_raises(ask, refusal, "takes no images")
 
 
 def get(path):

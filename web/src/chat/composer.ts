@@ -1,16 +1,18 @@
 /** The field in which a message is written, with the send or stop button. */
 
 import { byId, icon, replace } from "../dom";
+import { Pictures } from "./pictures";
 
 const TALLEST = 260;
 
 export class Composer {
   private readonly field = byId<HTMLTextAreaElement>("prompt");
   private readonly button = byId<HTMLButtonElement>("send");
+  private readonly pictures = new Pictures();
   private isRunning = false;
 
   constructor(
-    private readonly send: (text: string) => void,
+    private readonly send: (text: string, images: string[]) => void,
     private readonly stop: () => void,
   ) {
     byId("composer").addEventListener("submit", event => {
@@ -43,10 +45,10 @@ export class Composer {
   private submit(): void {
     if (this.isRunning) return this.stop();
     const text = this.field.value;
-    if (!text.trim()) return;
+    if (!text.trim() && this.pictures.isEmpty()) return;
     this.field.value = "";
     this.resize();
-    this.send(text);
+    this.send(text.trim() ? text : "", this.pictures.take());
   }
 
   private resize(): void {

@@ -4,6 +4,7 @@ import type { Message } from "../conversation";
 import { arrange, copyText, el, icon, iconButton, replace } from "../dom";
 import { codeNode, Markdown } from "../markdown/render";
 import { figuresNode } from "./figures";
+import { picturesNode } from "./pictures";
 import { tokenView } from "./tokens";
 import { toolCallsNode } from "./toolcalls";
 
@@ -75,6 +76,7 @@ export class MessageView {
     } else {
       replace(
         this.body,
+        picturesNode(message.images),
         message.role === "user"
           ? el("div", { class: "plain" }, message.text)
           : codeNode(message.text, "text"),
@@ -189,7 +191,8 @@ export class MessageView {
     field.value = this.message.text;
     const save = (event: Event) => {
       event.preventDefault();
-      if (field.value.trim()) this.actions.edit(this.message, field.value);
+      if (field.value.trim() || this.message.images?.length)
+        this.actions.edit(this.message, field.value);
     };
     const form = el(
       "form",

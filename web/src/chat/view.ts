@@ -54,7 +54,7 @@ export class ChatView implements MessageActions {
   ) {
     this.conversation = newConversation(remembered());
     this.composer = new Composer(
-      text => this.send(text),
+      (text, images) => this.send(text, images),
       () => this.stop(),
     );
     this.draw();
@@ -109,15 +109,17 @@ export class ChatView implements MessageActions {
     return isBusy;
   }
 
-  send(text: string): void {
+  send(text: string, images: string[] = []): void {
     if (this.isBusy()) return;
-    const message = append(this.conversation, this.conversation.leaf, { role: "user", text });
+    const fields = images.length ? { text, images } : { text };
+    const message = append(this.conversation, this.conversation.leaf, { role: "user", ...fields });
     void this.answer(message);
   }
 
   edit(message: Message, text: string): void {
     if (this.isBusy()) return;
-    void this.answer(append(this.conversation, message.parent, { role: "user", text }));
+    const fields = message.images ? { text, images: message.images } : { text };
+    void this.answer(append(this.conversation, message.parent, { role: "user", ...fields }));
   }
 
   regenerate(message: Message): void {

@@ -174,7 +174,7 @@ fn prepare_converts_messages() {
     let image = json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]});
     let error = prepare(image).unwrap_err();
     assert!(error.is_request_error());
-    assert_eq!(error.to_string(), "messages[0]: content of type image_url is not supported yet: send text");
+    assert_eq!(error.to_string(), "messages[0]: content of type image_url is not supported: send text");
     for invalid in [json!(1), json!({}), json!({"role": 1}), json!({"role": "user", "content": 1})] {
         prepare(invalid).unwrap_err();
     }

@@ -43,6 +43,9 @@ pub struct Miss {
 pub enum MissReason {
     /// The closest stored sequence has another token at this position.
     Differs,
+    /// The closest stored sequence has an image at this position that the prompt has no more, or
+    /// another one.
+    ImageDropped,
     /// State after this position was stored and evicted.
     Evicted,
     /// State after this position was never stored: the whole prefix exceeds the cache.
@@ -57,8 +60,9 @@ pub enum MissReason {
 
 impl MissReason {
     /// Every reason, in the order of the variants.
-    pub const ALL: [MissReason; 6] = [
+    pub const ALL: [MissReason; 7] = [
         MissReason::Differs,
+        MissReason::ImageDropped,
         MissReason::Evicted,
         MissReason::TooLarge,
         MissReason::NoSnapshot,

@@ -1,6 +1,7 @@
 //! Properties of a loaded model.
 
 use super::{
+    image::Vision,
     memory::Memory,
     options::{Precision, Speculate},
     sampling::Sampling,
@@ -17,6 +18,8 @@ pub struct ModelInfo {
     pub context_length: usize,
     /// A text encoder: embeddings by [`Pooling::Mean`](crate::Pooling::Mean) are all it makes.
     pub is_encoder: bool,
+    /// Whether requests may have images.
+    pub vision: Vision,
     /// From generation_config.json and config.json together; the tokenizer's if neither names one.
     pub eos_ids: Vec<u32>,
     /// Drafters that requests may name.
@@ -51,6 +54,9 @@ pub struct WeightSummary {
     pub format: String,
     /// Precision of products with the weights; `None` on a GPU, where MLX decides.
     pub precision: Option<Precision>,
+    /// Parameters of the layers that compute a prompt token: those of its experts, and no embedding
+    /// or head. `None` as for `reads`.
+    pub active_parameters: Option<usize>,
     /// `None` if the model has experts and does not say how many of them a token takes.
     pub reads: Option<WeightReads>,
 }

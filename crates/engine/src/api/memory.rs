@@ -1,6 +1,6 @@
 //! A model's memory use, and which requests fit into a limit.
 
-use super::{StateSize, request::Request, request_error::RequestError};
+use super::{StateSize, image::Image, request::Request, request_error::RequestError};
 
 /// Buffers of keys and values grow by a quarter, and by at least this many tokens.
 const STEP: usize = 256;
@@ -25,6 +25,11 @@ pub struct Memory {
     pub sequence: usize,
     /// Logits of a step's prompt tokens, for requests that want them.
     pub prompt_logits: usize,
+    /// Features of each token of an image.
+    pub image_token: usize,
+    /// Memory of the vision tower and of a step for each token of an image; images are computed one
+    /// at a time and whole.
+    pub image_step: usize,
     /// Size of a sequence's stored state; `None`: not known before one has run.
     pub stored: Option<StateSize>,
     /// Maximum for the prefix cache, if running sequences leave that much.
@@ -64,7 +69,15 @@ impl Memory {
 
     /// Maximum bytes that a request takes until its prompt and output have `tokens` tokens.
     pub(crate) fn needs_of(&self, request: &Request, tokens: usize) -> usize {
-        self.state(tokens) + if request.wants_prompt_logits() { self.prompt_logits } else { 0 }
+        let logits = if request.wants_prompt_logits() { self.prompt_logits } else { 0 };
+        self.state(tokens) + logits + self.images(request)
+    }
+
+    /// Maximum bytes that a request's images take.
+    fn images(&self, request: &Request) -> usize {
+        let held = |image: &Image| image.bytes() + self.image_token * image.num_tokens();
+        let largest = request.images.iter().map(Image::num_tokens).max().unwrap_or(0);
+        request.images.iter().map(held).sum::<usize>() + self.image_step * largest
     }
 
     /// # Errors

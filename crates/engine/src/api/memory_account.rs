@@ -19,7 +19,7 @@ pub enum MemoryClass {
     Drafters,
     /// A model that is being loaded.
     Loading,
-    /// State of past sequences: whatever the others leave.
+    /// State of past sequences, and features of images: whatever the others leave.
     PrefixCache,
 }
 
@@ -45,12 +45,22 @@ struct State {
     /// Callbacks that wake engines, by registration.
     engines: BTreeMap<u64, Box<dyn Fn() + Send>>,
     next: u64,
+    pressure: CachePressure,
 }
 
 impl std::fmt::Debug for MemoryAccount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("MemoryAccount").field(&self.lock().bytes).finish()
     }
+}
+
+/// What engines do about a shortage of memory in the system. It changes speed, never an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CachePressure {
+    /// Maximum bytes of the prefix caches of all engines together; `None`: their own budgets.
+    pub most: Option<usize>,
+    /// Number of times that engines were asked to return freed buffers to the system.
+    pub releases: u64,
 }
 
 /// Bytes reserved from an account until this is dropped.
@@ -99,6 +109,21 @@ impl MemoryAccount {
     /// Wakes the engines so that they resize their caches.
     pub fn wake_engines(&self) {
         self.lock().engines.values().for_each(|wake| wake());
+    }
+
+    /// Limits the prefix caches of all engines together, or ends the limit, and with `release` has
+    /// engines return freed buffers to the system: between two steps, soon after this returns.
+    pub fn press_caches(&self, most: Option<usize>, release: bool) {
+        let mut state = self.lock();
+        state.pressure.most = most;
+        state.pressure.releases += u64::from(release);
+        drop(state);
+        self.wake_engines();
+    }
+
+    /// The limit and the releases of [`press_caches`](MemoryAccount::press_caches).
+    pub fn cache_pressure(&self) -> CachePressure {
+        self.lock().pressure
     }
 
     /// Adds an engine, which `wake` wakes when another one takes memory.
@@ -173,6 +198,19 @@ mod tests {
         sequence.resize(35, Some(50)).unwrap();
         drop(weights);
         assert_eq!((account.promised(), account.bytes(MemoryClass::Sequences)), (35, 35));
+    }
+
+    #[test]
+    fn pressed_caches_wake_every_engine() {
+        let account = Arc::new(MemoryAccount::default());
+        let woken = Arc::new(Mutex::new(0));
+        let count = woken.clone();
+        let _engine = account.register(move || *count.lock().unwrap() += 1);
+        account.press_caches(Some(100), true);
+        account.press_caches(Some(50), false);
+        assert_eq!(account.cache_pressure(), CachePressure { most: Some(50), releases: 1 });
+        account.press_caches(None, false);
+        assert_eq!((account.cache_pressure().most, *woken.lock().unwrap()), (None, 3));
     }
 
     #[test]

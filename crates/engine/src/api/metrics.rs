@@ -64,6 +64,10 @@ pub struct Metrics {
     pub failed_steps: Counter,
     /// Sequences that were preempted: their state was dropped and computed again.
     pub preemptions: Counter,
+    /// Images whose features the vision tower computed.
+    pub images_computed: Counter,
+    /// Images whose features were kept from an earlier request.
+    pub images_reused: Counter,
     /// Rows of all steps.
     pub step_rows: Counter,
     /// Tokens of all steps, drafted ones included.
@@ -144,6 +148,8 @@ impl Default for Metrics {
             queued_steps: counter(),
             failed_steps: counter(),
             preemptions: counter(),
+            images_computed: counter(),
+            images_reused: counter(),
             step_rows: counter(),
             step_tokens: counter(),
             step_time: counter(),

@@ -7,6 +7,7 @@ mod checkpoint;
 mod constraint;
 pub(crate) mod error;
 mod event;
+mod image;
 mod info;
 mod memory;
 mod memory_account;
@@ -27,9 +28,10 @@ pub use self::{
     constraint::{Constraint, ConstraintState, TokenSet},
     error::LoadError,
     event::{Drafted, Event, FinishReason, Lossy, TokenLogprobs, Usage},
+    image::{Image, ImageTensor, Vision},
     info::{ModelInfo, WeightReads, WeightSummary},
     memory::Memory,
-    memory_account::{MemoryAccount, MemoryClass},
+    memory_account::{CachePressure, MemoryAccount, MemoryClass},
     metrics::{Counter, Distribution, Drafts, Gauge, Histogram, Metrics},
     options::{
         CacheBits, Device, DiskCache, Dtype, MAX_DEPTH, Options, Precision, Progress, Speculate, WhenFull,

@@ -45,6 +45,9 @@ pub struct Options {
     /// Maximum bytes for weights, steps and state together; the prefix cache shrinks for running
     /// sequences.
     pub memory_limit: Option<usize>,
+    /// Maximum bytes of freed buffers that MLX keeps on a GPU for reuse; `None`: MLX's own limit.
+    /// The CPU keeps none. The engine that was loaded last decides.
+    pub buffer_cache_bytes: Option<usize>,
     /// The tokenizer's end-of-sequence tokens, for a model whose config.json and
     /// generation_config.json name none.
     pub eos_ids: Vec<u32>,
@@ -153,6 +156,7 @@ impl Default for Options {
             disk_cache: None,
             snapshot_interval: 2048,
             memory_limit: None,
+            buffer_cache_bytes: None,
             eos_ids: vec![],
             when_full: WhenFull::Wait,
             ngram_table: None,

@@ -2,13 +2,17 @@
 
 use std::{sync::Arc, time::Instant};
 
-use super::{cache_salt::CacheSalt, constraint::Constraint, options::Speculate, sampling::Sampling};
+use super::{
+    cache_salt::CacheSalt, constraint::Constraint, image::Image, options::Speculate, sampling::Sampling,
+};
 
 /// One generation or embedding: prompt token ids in, [`Event`](crate::Event)s out.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Prompt token ids; at least one, each below the model's vocabulary size.
     pub prompt: Vec<u32>,
+    /// Images in the prompt, in its order.
+    pub images: Vec<Image>,
     /// Upper bound on new tokens; at least one. With `pooling` none is generated.
     pub max_tokens: usize,
     /// How each token is chosen.
@@ -61,6 +65,7 @@ impl Request {
     pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Request {
         Request {
             prompt,
+            images: vec![],
             max_tokens,
             sampling: Sampling::default(),
             ignore_eos: false,
@@ -92,6 +97,20 @@ impl Request {
     /// Whether every prompt token has to be computed, so that no stored prefix is of use.
     pub fn computes_whole_prompt(&self) -> bool {
         self.wants_prompt_logits() || self.pooling == Some(Pooling::Mean)
+    }
+
+    /// The start of the image that `position` lies inside; `position` if it is in none.
+    pub(crate) fn outside_images(&self, position: usize) -> usize {
+        let spans = self.images.iter().map(Image::span);
+        let inside = spans.filter(|span| span.start < position && position < span.end);
+        inside.map(|span| span.start).min().unwrap_or(position)
+    }
+
+    /// The end of the image that `position` lies inside; `position` if it is in none.
+    pub(crate) fn past_images(&self, position: usize) -> usize {
+        let spans = self.images.iter().map(Image::span);
+        let inside = spans.filter(|span| span.start < position && position < span.end);
+        inside.map(|span| span.end).max().unwrap_or(position)
     }
 
     /// Whether the deadline has passed at `now`.

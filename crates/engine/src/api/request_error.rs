@@ -16,6 +16,20 @@ pub enum RequestError {
     /// The model is a text encoder.
     #[error("the model is a text encoder: it makes embeddings with mean pooling and cannot do anything else")]
     EncoderOnly,
+    /// The request has images, and the model has a tower that this conversion lacks.
+    #[error("this conversion of the model has no vision tower; load one that keeps it, or send no images")]
+    NoVisionTower,
+    /// The request has images, and the model is a text model.
+    #[error("the model takes no images; send text, or load a model with vision")]
+    NoVision,
+    /// An image does not suit the model or the prompt; a bug of the caller.
+    #[error("image {} of the request: {message}", index + 1)]
+    BadImage {
+        /// Its index in the request.
+        index: usize,
+        /// What is wrong.
+        message: String,
+    },
     /// The prompt leaves no room in the context for one new token.
     #[error(
         "the prompt has {prompt} tokens and the model's context holds {context}; shorten the prompt by {} or more",

@@ -1,6 +1,8 @@
 //! Keys and values of an attention layer, or the latents that replace both; buffers grow in steps
 //! and are written in place.
 
+use std::ops::Range;
+
 use mlx::Array;
 use nn::{KEY_BLOCK, KvBuffer, KvRow, Softmax};
 
@@ -74,7 +76,14 @@ impl Kv {
         self.reserve(tokens);
         let past = self.length - self.start;
         self.length += tokens;
-        KvRow { tokens, past, window: self.window, keys: &mut self.keys, values: &mut self.values }
+        KvRow {
+            tokens,
+            past,
+            window: self.window,
+            images: &[],
+            keys: &mut self.keys,
+            values: &mut self.values,
+        }
     }
 
     /// Appends `k`, `v` `[tokens, kv_heads, dim]` and attends with `q` `[tokens, heads, head_dim]`.
@@ -116,6 +125,28 @@ impl Kv {
     #[track_caller]
     pub(crate) fn attend_over(&self, q: &Array, softmax: &Softmax) -> Array {
         nn::attend_cached(q, &self.keys, &self.values, self.length - self.start, self.window, softmax)
+    }
+
+    /// [`attend_over`](Kv::attend_over) in which the queries of each of `images`, from the first
+    /// query on, attend to all of one another.
+    #[track_caller]
+    pub(crate) fn attend_images(&self, q: &Array, images: &[Range<i32>], softmax: &Softmax) -> Array {
+        let live = self.length - self.start;
+        let (before, mut outs, mut done) = (live - q.dim(0), vec![], 0);
+        for image in images {
+            if image.start > done {
+                let (own, length) = (q.slice(0, done, image.start), before + image.start);
+                let window = self.window;
+                outs.push(nn::attend_cached(&own, &self.keys, &self.values, length, window, softmax));
+            }
+            let (own, length) = (q.slice(0, image.start, image.end), before + image.end);
+            outs.push(nn::attend_together(&own, &self.keys, &self.values, length, self.window, softmax));
+            done = image.end;
+        }
+        if done < q.dim(0) {
+            outs.push(self.attend_over(&q.slice(0, done, q.dim(0)), softmax));
+        }
+        Array::concatenate(&outs, 0)
     }
 
     /// Appends `latent` `[tokens, 1, dim]`, keys whose first `value_dim` elements are the values,

@@ -1,11 +1,12 @@
 //! The model's forward pass over the rows of a step.
 
-use std::rc::Rc;
+use std::{ops::Range, rc::Rc};
 
 use mlx::Array;
 
 use super::{progress::PendingToken, schedule::Scheduled, sequence::Sequence};
 use crate::{
+    api::Image,
     batch::{Batch, BatchRow},
     models::Model,
     speculate::HiddenCapture,
@@ -37,12 +38,14 @@ impl Forward {
         for rows in rows.chunk_by_mut(|(a, _), (b, _)| a.skipped_layers() == b.skipped_layers()) {
             let skipped = rows[0].0.skipped_layers().to_vec();
             let end = start + rows.iter().map(|(_, n)| *n as i32).sum::<i32>();
+            let images = StepImages::of(rows);
             let mut batch = Batch::new(rows.iter_mut().map(|(s, tokens)| BatchRow {
                 num_tokens: *tokens,
                 num_draft: s.num_rewindable(*tokens),
                 num_computed: s.progress.num_computed_tokens,
                 caches: &mut s.caches,
             }));
+            images.place(&mut batch);
             match skipped.is_empty() {
                 true => batch.capture(&hidden_capture.layers),
                 false => batch.skip_layers(&skipped),
@@ -56,6 +59,46 @@ impl Forward {
         }
         let hidden = if hidden.len() == 1 { hidden.remove(0) } else { Array::concatenate(&hidden, 0) };
         Forward { hidden, layers, cache_arrays }
+    }
+}
+
+/// Places of images in a step, in its order.
+#[derive(Default)]
+struct StepImages {
+    /// Those of all tokens, if a row has images.
+    positions: Option<Vec<[i32; 3]>>,
+    features: Vec<(i32, Array)>,
+    /// Of each row, from its first token on.
+    spans: Vec<Vec<Range<i32>>>,
+}
+
+impl StepImages {
+    fn of(rows: &[(&mut Sequence, usize)]) -> StepImages {
+        if rows.iter().all(|(s, _)| s.request.images.is_empty()) {
+            return StepImages::default();
+        }
+        let (mut positions, mut features, mut spans, mut start) = (vec![], vec![], vec![], 0);
+        let mut has_axes = false;
+        for (s, n) in rows {
+            let computed = s.progress.num_computed_tokens;
+            let range = computed..computed + n;
+            let own = s.images.features(&s.request.images, range.clone()).into_iter();
+            features.extend(own.map(|(at, own)| (start + (at - range.start) as i32, own)));
+            start += *n as i32;
+            let within = s.request.images.iter().map(Image::span).filter(|span| range.contains(&span.start));
+            let from_first = |at: usize| (at - range.start) as i32;
+            spans.push(within.map(|span| from_first(span.start)..from_first(span.end)).collect());
+            let own = s.images.positions(range.clone());
+            has_axes |= own.is_some();
+            positions.extend(own.unwrap_or_else(|| range.map(|index| [index as i32; 3]).collect()));
+        }
+        StepImages { positions: has_axes.then_some(positions), features, spans }
+    }
+
+    fn place(self, batch: &mut Batch) {
+        batch.set_images(self.spans);
+        self.positions.iter().for_each(|positions| batch.set_positions(positions));
+        self.features.into_iter().for_each(|(at, features)| batch.place_features(at, features));
     }
 }
 

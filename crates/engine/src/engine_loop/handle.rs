@@ -17,7 +17,8 @@ use super::{
 };
 use crate::{
     api::{
-        CacheStats, Event, MAX_DEPTH, Metrics, ModelInfo, Pooling, Request, RequestError, Speculate, sampling,
+        CacheStats, Event, MAX_DEPTH, Metrics, ModelInfo, Pooling, Request, RequestError, Speculate, Vision,
+        sampling,
     },
     speculate::{LAYER_SKIP, StepTimes},
 };
@@ -259,8 +260,37 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
         Some(&id) => return Err(RequestError::TokenOutOfRange { id, vocab_size: info.vocab_size }),
         None => sampling::check(&request.sampling)?,
     }
+    check_images(request, info)?;
     check_speculation(request, info)?;
     info.memory.check(request, info.context_length)
+}
+
+/// Checks where images are; whether their tensors fit the tower, only the engine's thread knows.
+fn check_images(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
+    let image_token_id = match info.vision {
+        _ if request.images.is_empty() => return Ok(()),
+        Vision::Tower { image_token_id } => image_token_id,
+        Vision::Dropped => return Err(RequestError::NoVisionTower),
+        Vision::None => return Err(RequestError::NoVision),
+    };
+    let mut end = 0;
+    for (index, image) in request.images.iter().enumerate() {
+        let bad = |message: String| Err(RequestError::BadImage { index, message });
+        if image.positions.is_empty() {
+            return bad("it has no positions in the prompt".into());
+        }
+        for run in &image.positions {
+            if run.is_empty() || run.start < end || run.end > request.prompt.len() {
+                return bad(format!("positions {run:?} overlap others or are outside the prompt"));
+            }
+            end = run.end;
+            if let Some(at) = run.clone().find(|&at| request.prompt[at] != image_token_id) {
+                let found = request.prompt[at];
+                return bad(format!("position {at} has token {found}, not the image token {image_token_id}"));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn check_speculation(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {

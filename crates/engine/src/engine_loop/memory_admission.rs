@@ -18,6 +18,8 @@ use crate::{
 
 /// Tokens of output reserved at a time: an answer may fill the context, and most are short.
 const OUTPUT_SLICE: usize = 256;
+/// The part of the prefix cache's memory that features of images may take under a limit.
+const FEATURES_PART: usize = 4;
 /// Maximum tokens that a step adds: the sampled one, and a draft.
 const MAX_STEP_TOKENS: usize = 1 + MAX_DEPTH;
 
@@ -45,12 +47,16 @@ impl EngineLoop {
             Ok((speculation, InitialState::new(&submission.request, &*self.model, &self.info)))
         };
         match guarded(prepare) {
-            Ok((speculation, state)) => {
+            Ok((speculation, Ok(state))) => {
                 let id = self.next_id;
                 self.next_id += 1;
                 let masks = self.new_masks(&submission.request);
                 let sequence = Sequence::new(id, submission, state, &self.info, speculation, masks, memory);
                 self.running.push(sequence);
+            }
+            Ok((mut speculation, Err(error))) => {
+                self.release_drafts(&mut speculation);
+                submission.send(Event::Failed(error));
             }
             Err(message) => submission.send(Event::Failed(failure(message))),
         }
@@ -213,18 +219,31 @@ impl EngineLoop {
 
     /// Gives the prefix cache half of what running sequences and other engines' caches leave: a
     /// state and its copy exist at the same time. Without a limit, all caches together have the
-    /// bytes of one, and each at least an equal part.
+    /// bytes of one, and each at least an equal part. While the system is short of memory, they
+    /// have what is left to them.
     pub(crate) fn resize_prefix_cache(&mut self) {
         let account = &self.options.metrics.account;
         let own = self.cache_memory.as_ref().map_or(0, Reservation::bytes);
-        let others = account.bytes(MemoryClass::PrefixCache).saturating_sub(own);
-        self.prefix.set_budget(match self.info.memory.limit {
-            Some(limit) => limit.saturating_sub(account.promised() + others) / 2,
-            None => {
-                let bytes = self.options.prefix_cache_bytes;
-                bytes.saturating_sub(others).max(bytes / account.num_engines().max(1))
+        let others = account.bytes(MemoryClass::PrefixCache).saturating_sub(own + self.features.bytes());
+        let share = |bytes: usize| bytes.saturating_sub(others).max(bytes / account.num_engines().max(1));
+        let (budget, features) = match self.info.memory.limit {
+            Some(limit) => {
+                let bytes = limit.saturating_sub(account.promised() + others) / 2;
+                (bytes, bytes / FEATURES_PART)
             }
-        });
+            None => (share(self.options.prefix_cache_bytes), usize::MAX),
+        };
+        let pressure = account.cache_pressure();
+        let budget = pressure.most.map_or(budget, |most| budget.min(share(most)));
+        self.features.set_budget(features.min(budget));
+        self.prefix.set_budget(budget.saturating_sub(self.features.bytes()));
+        if self.releases != pressure.releases {
+            self.releases = pressure.releases;
+            // Those of evicted state among them.
+            if let Err(error) = mlx::release_memory() {
+                tracing::warn!("freed memory is not returned to the system: {error}");
+            }
+        }
     }
 
     /// Has other engines' caches make room if all together are too large.
@@ -248,6 +267,7 @@ impl EngineLoop {
         }
         // A launched step holds memory that the next one will find free.
         self.collect_launched(&[]);
+        self.features.set_budget(0);
         let over = mlx::active_memory().saturating_sub(limit);
         self.prefix.set_budget(self.prefix.stats().bytes.saturating_sub(over));
         match mlx::active_memory() {

@@ -21,6 +21,7 @@ impl EngineLoop {
         self.options.metrics.failed_steps.add(1);
         let out_of_memory = is_out_of_memory(&message);
         if out_of_memory {
+            self.features.set_budget(0);
             self.prefix.set_budget(self.prefix.stats().bytes / 2);
         }
         if let [only] = involved[..]

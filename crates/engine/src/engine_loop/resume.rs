@@ -73,7 +73,7 @@ impl EngineLoop {
                 Ok(true) => {
                     let mut sequence = self.ended.remove(0);
                     let copied = sequence.take_copied();
-                    copied.into_iter().for_each(|copied| self.store(&sequence.tokens, copied));
+                    copied.into_iter().for_each(|copied| self.store(sequence.keys(), copied));
                 }
                 Err(error) => {
                     tracing::warn!("the state of an ended sequence is not stored: {error}");
@@ -165,11 +165,12 @@ fn expected_snapshot(
     least: usize,
     prefix: &PrefixCache,
 ) -> Option<usize> {
-    let shared = shared.min(prefix.max_tokens());
+    let shared = other.request.outside_images(shared.min(prefix.max_tokens()));
     if shared < least {
         return None;
     }
     let computed = other.progress.num_computed_tokens;
+    let next = other.request.past_images(computed + 1);
     let prefilling = computed < other.exact_tokens().len();
     let snapshots = &mut other.snapshots;
     if prefilling && computed < shared {
@@ -182,8 +183,8 @@ fn expected_snapshot(
         // A snapshot anywhere after the shared tokens holds them.
         false => coming.filter(|&at| at >= shared).min().or_else(|| {
             prefilling.then(|| {
-                snapshots.due_at.insert(computed + 1);
-                computed + 1
+                snapshots.due_at.insert(next);
+                next
             })
         }),
     }

@@ -147,7 +147,7 @@ impl StepRow {
         let mut taken = 0;
         for at in self.snapshots.iter().copied().chain(here) {
             let (key, caches, ahead) =
-                (PrefixKey::of(&s.request, &s.tokens[..at]), &s.caches[..], computed - at);
+                (PrefixKey::of(&s.request, &s.keys()[..at]), &s.caches[..], computed - at);
             let source = CopySource { key, caches, ahead, lossy: s.reuse.lossy };
             let Some(copy) = prefix.start_copy(&source, s.snapshots.copied) else { continue };
             let copied = copy.at_once(&s.caches);
@@ -276,7 +276,7 @@ impl RowOutput {
         let copied = std::mem::take(&mut self.copied).into_iter().filter(|_| all_finite);
         let with_tokens = copied.map(|copied| {
             snapshots.copied.stored = snapshots.copied.stored.max(copied.position());
-            (s.tokens[..copied.length()].to_vec(), copied)
+            (s.images.keys(&s.tokens)[..copied.length()].to_vec(), copied)
         });
         with_tokens.collect()
     }

@@ -8,8 +8,9 @@ use std::{
 };
 
 use super::{
-    deferred::Deferred, fault, handle::Message, heartbeat::Heartbeat, meter::CacheGauges, queue::Queue,
-    sequence::Sequence, step::Step, step_clock::StepClock, submission::Submission,
+    deferred::Deferred, fault, handle::Message, heartbeat::Heartbeat, images::FeatureCache,
+    meter::CacheGauges, queue::Queue, sequence::Sequence, step::Step, step_clock::StepClock,
+    submission::Submission,
 };
 use crate::{
     api::{GateMember, MemoryClass, ModelInfo, Options, Priority, Reservation},
@@ -80,6 +81,9 @@ pub(crate) struct EngineLoop {
     reported_version: Option<u64>,
     /// Memory of the prefix cache, as other engines see it.
     pub cache_memory: Option<Reservation>,
+    pub features: FeatureCache,
+    /// The last request to return freed buffers that was met.
+    pub releases: u64,
     /// Takes turns with other engines.
     gate: GateMember,
 }
@@ -97,6 +101,8 @@ impl EngineLoop {
             cache_gauges: CacheGauges::new(options.metrics.clone()),
             reported_version: None,
             cache_memory: options.metrics.account.reserve(MemoryClass::PrefixCache, 0, None).ok(),
+            features: FeatureCache::new(&options.metrics.account),
+            releases: options.metrics.account.cache_pressure().releases,
             gate: options.gate.join(),
             model,
             info,
@@ -175,6 +181,7 @@ impl EngineLoop {
             self.collect_launched(&[]);
             self.attach_prefixes();
         }
+        self.see();
         self.running.iter_mut().for_each(Sequence::follow_constraint);
         self.draft();
         self.running.iter_mut().for_each(Sequence::order_masks);
@@ -224,7 +231,7 @@ impl EngineLoop {
             }
             Message::CalibrationText(text) => self.speculator.set_calibration_text(&text),
             Message::StepTimes(answer) => _ = answer.send(self.speculator.times()),
-            // Every tick checks the memory anyway.
+            // Every tick checks the memory and its pressure anyway.
             Message::MemoryChanged => {}
             Message::Stop => return false,
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     delivery::{Delivery, End},
+    images::SequenceImages,
     phase::Phase,
     pooled::PooledStates,
     progress::Progress,
@@ -12,11 +13,13 @@ use super::{
     submission::Submission,
 };
 use crate::{
-    api::{FinishReason, MissReason, ModelInfo, Request, RequestError, Reservation, TokenLogprobs},
+    api::{FinishReason, Image, MissReason, ModelInfo, Request, RequestError, Reservation, TokenLogprobs},
     cache::{Cache, WindowEvicted},
     masks::SequenceMasks,
     models::Model,
-    prefix::{CopiedState, CopyProgress, CopySource, PrefixCache, PrefixKey, PrefixMatch, StateCopy},
+    prefix::{
+        CopiedState, CopyProgress, CopySource, PrefixCache, PrefixKey, PrefixMatch, StateCopy, image_salt,
+    },
     sample::Sampler,
     speculate::SequenceSpeculation,
 };
@@ -26,6 +29,7 @@ pub(crate) struct Sequence {
     pub request: Request,
     /// Prompt and output, as far as read back.
     pub tokens: Vec<u32>,
+    pub images: SequenceImages,
     pub progress: Progress,
     pub phase: Phase,
     pub caches: Vec<Cache>,
@@ -101,13 +105,21 @@ pub(crate) struct TokenMemory {
 pub(crate) struct InitialState {
     caches: Vec<Cache>,
     sampler: Sampler,
+    images: SequenceImages,
 }
 
 impl InitialState {
+    /// # Errors
+    /// An image does not fit the model.
     #[track_caller]
-    pub(crate) fn new(request: &Request, model: &dyn Model, info: &ModelInfo) -> InitialState {
+    pub(crate) fn new(
+        request: &Request,
+        model: &dyn Model,
+        info: &ModelInfo,
+    ) -> Result<InitialState, RequestError> {
         let sampler = Sampler::new(&request.sampling, info.vocab_size, &request.prompt, &[]);
-        InitialState { caches: model.make_caches(), sampler }
+        let images = SequenceImages::new(request, model)?;
+        Ok(InitialState { caches: model.make_caches(), sampler, images })
     }
 }
 
@@ -115,14 +127,15 @@ impl Sequence {
     pub(crate) fn new(
         id: u64,
         mut submission: Submission,
-        InitialState { caches, sampler }: InitialState,
+        InitialState { caches, sampler, images }: InitialState,
         info: &ModelInfo,
         speculation: SequenceSpeculation,
         masks: Option<SequenceMasks>,
         memory: TokenMemory,
     ) -> Sequence {
         submission.meter.admitted();
-        let request = submission.request.clone();
+        let mut request = submission.request.clone();
+        request.cache_salt = image_salt(&request);
         let room = match request.pooling {
             Some(_) => 0,
             None => info.context_length - request.prompt.len(),
@@ -130,6 +143,7 @@ impl Sequence {
         Sequence {
             id,
             tokens: request.prompt.clone(),
+            images,
             progress: Progress::default(),
             phase: Phase::waiting(),
             caches,
@@ -179,7 +193,7 @@ impl Sequence {
         let exact = self.exact_tokens().len();
         let hit = match self.reuse.bypass_cache {
             true => PrefixMatch::none(MissReason::Disabled),
-            false => prefix.attach(&self.request, &self.tokens[..exact], &self.caches),
+            false => prefix.attach(&self.request, &self.keys()[..exact], &self.caches),
         };
         self.phase = match hit.restore {
             Some(resume) => Phase::Resuming { resume, from: hit.position },
@@ -197,7 +211,11 @@ impl Sequence {
         let exact = self.exact_tokens().len();
         let Phase::Waiting(wait) = &mut self.phase else { return false };
         !self.reuse.bypass_cache
-            && prefix.should_wait_for_disk(&self.request, &self.tokens[..exact], &mut wait.fetch)
+            && prefix.should_wait_for_disk(
+                &self.request,
+                self.images.keys(&self.tokens[..exact]),
+                &mut wait.fetch,
+            )
     }
 
     /// Forgets all state; prompt and output are computed again. The answer does not change: it
@@ -210,6 +228,7 @@ impl Sequence {
         self.draft = DraftTokens::default();
         self.speculation.on_restart();
         self.caches = model.make_caches();
+        self.images.reset();
         let (prompt, generated) = self.tokens.split_at(self.request.prompt.len());
         self.sampler = Sampler::new(&self.request.sampling, info.vocab_size, prompt, generated);
     }
@@ -243,16 +262,39 @@ impl Sequence {
         } else if self.can_verify_draft() {
             Demand::Decode(self.draft.tokens.len())
         } else if computed < self.tokens.len() {
+            let missing = self.images.next_missing(&self.request.images, computed);
+            let missing = missing.map(|index| self.request.images[index].span().start);
+            if missing == Some(computed) {
+                return Demand::Nothing;
+            }
             let ends = [self.exact_tokens().len(), self.tokens.len()].into_iter();
             // The state before the prompt's last token is copied by a step across it.
             let after = |at: usize| if at == self.before_last_prompt_token() { at + 1 } else { at };
-            let ends = ends.chain(self.snapshots.due_at.iter().map(|&at| after(at)));
+            let ends = ends.chain(self.snapshots.due_at.iter().map(|&at| after(at))).chain(missing);
             let end = ends.filter(|&at| at > computed).min().unwrap_or(self.tokens.len());
             Demand::Prefill(end.min(self.tokens.len()) - computed)
         } else if self.generated() + self.progress.num_unread < self.max_new_tokens {
             Demand::Decode(0)
         } else {
             Demand::Nothing
+        }
+    }
+
+    /// What stands for its tokens in the prefix cache.
+    pub(crate) fn keys(&self) -> &[u32] {
+        self.images.keys(&self.tokens)
+    }
+
+    /// The tokens of its next step, if it computes about `num_tokens`: no step ends inside an
+    /// image.
+    pub(crate) fn with_whole_images(&self, num_tokens: usize) -> usize {
+        let computed = self.progress.num_computed_tokens;
+        let end = computed + num_tokens;
+        let spans = self.request.images.iter().map(Image::span);
+        match spans.clone().find(|span| span.start < end && end < span.end) {
+            Some(span) if span.start > computed => span.start - computed,
+            Some(span) => span.end - computed,
+            None => num_tokens,
         }
     }
 
@@ -285,7 +327,7 @@ impl Sequence {
 
     /// Key under which these tokens are stored.
     pub(crate) fn prefix_key(&self) -> PrefixKey<'_> {
-        PrefixKey::of(&self.request, self.exact_tokens())
+        PrefixKey::of(&self.request, self.images.keys(self.exact_tokens()))
     }
 
     /// Layers that its next step skips.
@@ -355,7 +397,7 @@ impl Sequence {
         }
         let copying = &mut self.snapshots.copying;
         if copying.is_none() {
-            let key = PrefixKey::of(&self.request, &self.tokens[..computed]);
+            let key = PrefixKey::of(&self.request, self.images.keys(&self.tokens[..computed]));
             let caches = &self.caches[..];
             let source = CopySource { key, caches, ahead: 0, lossy: self.reuse.lossy };
             *copying = prefix.start_copy(&source, CopyProgress::default());
@@ -419,6 +461,7 @@ impl Sequence {
             self.delivery.buffer_prompt();
         }
         self.tokens.push(id);
+        self.images.push(id);
         self.sampler.push(id);
         let is_eos = info.eos_ids.contains(&id) && !self.request.ignore_eos;
         if is_eos || self.request.stop_token_ids.contains(&id) {

@@ -24,10 +24,14 @@ impl EngineLoop {
         };
         let mut demands: Vec<(Demand, Priority)> = self.running.iter().enumerate().map(demand).collect();
         self.skip_late(&mut demands);
-        match self.info.is_encoder {
+        let mut scheduled = match self.info.is_encoder {
             true => schedule_whole(&demands, self.options.prefill_chunk),
             false => schedule(&demands, self.options.prefill_chunk.max(1)),
+        };
+        for Scheduled { sequence, num_tokens } in &mut scheduled {
+            *num_tokens = self.running[*sequence].with_whole_images(*num_tokens);
         }
+        scheduled
     }
 
     /// Lets sequences whose masks take long miss the step, unless no other sequence has work.

@@ -10,7 +10,7 @@ use crate::{
         megabytes,
     },
     generation_config::GenerationConfig,
-    models::Model,
+    models::{self, Model},
     weights::Weights,
 };
 
@@ -22,7 +22,7 @@ pub(super) fn model_info(
     weights: &Weights,
     draft: Option<&Draft>,
 ) -> Result<ModelInfo> {
-    let trained = model.context_length().max(stretched_context(config).unwrap_or(0));
+    let trained = trained_context(model, config);
     let context_length = options.max_context.map_or(trained, |limit| limit.min(trained));
     if context_length < 2 {
         return Err(LoadError::Options(format!("a context of {context_length} tokens holds no answer")));
@@ -34,6 +34,7 @@ pub(super) fn model_info(
         memory: memory(model, config, options, weights.loaded_bytes(), draft)?,
         context_length,
         is_encoder: model.is_bidirectional(),
+        vision: models::vision_support(config, model.tower()),
         eos_ids,
         drafters: vec![],
         speculate: options.speculate.clone(),
@@ -41,6 +42,11 @@ pub(super) fn model_info(
         weight_bytes: weights.loaded_bytes(),
         weights: weights.summary(config),
     })
+}
+
+/// The longest context that the model was made for; `config` is the text part of config.json.
+pub(crate) fn trained_context(model: &dyn Model, config: &Value) -> usize {
+    model.context_length().max(stretched_context(config).unwrap_or(0))
 }
 
 /// # Errors

@@ -7,6 +7,7 @@ use std::{io, num::NonZeroUsize, rc::Rc};
 
 use serde_json::Value;
 
+pub(crate) use self::info::trained_context;
 use self::{info::model_info, reservation::LoadRoom};
 use crate::{
     api::{
@@ -36,6 +37,7 @@ pub(crate) fn load(
     choose_device(options.device, checkpoint)?;
     nn::set_precision(options.precision);
     nn::set_kv_cache_dtype(kv_cache_dtype(options)?);
+    options.buffer_cache_bytes.map_or(Ok(()), mlx::set_cache_limit)?;
     options.threads.map(NonZeroUsize::get).into_iter().for_each(nn::set_threads);
     let generation = checkpoint.generation_config()?;
     let report = move |loaded_bytes, total_bytes| progress(Progress { loaded_bytes, total_bytes });
@@ -266,15 +268,30 @@ fn mlx_dtype(dtype: Dtype) -> mlx::Dtype {
     }
 }
 
+/// Keys that multimodal checkpoints may have beside the text part of config.json, those of their
+/// vision part among them.
+const TOP_LEVEL_KEYS: &[&str] = &[
+    "tie_word_embeddings",
+    "eos_token_id",
+    "vision_config",
+    "image_token_id",
+    "image_token_index",
+    "spatial_merge_size",
+    "projector_hidden_act",
+    "multimodal_projector_bias",
+    "vision_feature_layer",
+    "mm_tokens_per_image",
+];
+
 /// Multimodal checkpoints keep a few of the text model's keys beside `text_config` instead of in
-/// it.
+/// it, and those of images.
 pub(crate) fn with_top_level_keys(text: &Value, config: &Value) -> Value {
     let mut merged = text.clone();
     if let (Some(merged), Some(config)) = (merged.as_object_mut(), config.as_object()) {
-        for key in ["tie_word_embeddings", "eos_token_id"] {
-            let lacks = merged.get(key).is_none_or(Value::is_null);
-            if let (true, Some(value)) = (lacks, config.get(key)) {
-                merged.insert(key.into(), value.clone());
+        for key in TOP_LEVEL_KEYS {
+            let lacks = merged.get(*key).is_none_or(Value::is_null);
+            if let (true, Some(value)) = (lacks, config.get(*key)) {
+                merged.insert((*key).into(), value.clone());
             }
         }
     }

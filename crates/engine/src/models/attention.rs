@@ -73,6 +73,12 @@ impl Attention {
         Attention { bidirectional, ..self }
     }
 
+    /// With tokens of an image attending to all of it.
+    pub(super) fn with_images_together(self, together: bool) -> Attention {
+        let heads = if together { self.heads.with_images_together() } else { self.heads };
+        Attention { heads, ..self }
+    }
+
     pub(super) fn with_softmax(self, softmax: Softmax) -> Attention {
         Attention { heads: self.heads.with_softmax(softmax), ..self }
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use mlx::Array;
 use nn::{Embedding, Linear, RmsNorm};
 
-use super::{Model, Mtp, config::BaseConfig, layer::Layer};
+use super::{Model, Mtp, Tower, config::BaseConfig, layer::Layer};
 use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
 pub(super) struct Decoder<L> {
@@ -16,6 +16,7 @@ pub(super) struct Decoder<L> {
     /// Embeddings are multiplied by this before the first layer.
     pub embedding_scale: Option<f32>,
     pub mtp: Option<Mtp>,
+    pub tower: Option<Box<dyn Tower>>,
     /// Its layers attend in both directions.
     pub bidirectional: bool,
     vocab_size: usize,
@@ -48,6 +49,7 @@ impl<L: Layer> Decoder<L> {
             head: Head::load(c, w)?,
             embedding_scale: None,
             mtp: None,
+            tower: None,
             bidirectional: false,
             vocab_size: c.vocab_size as usize,
             context_length: c.context_length(),
@@ -66,6 +68,7 @@ pub(super) fn run_layers<L>(
     for (i, layer) in layers.iter().enumerate() {
         if batch.runs_layer(i) {
             h = forward(layer, &h, i, batch);
+            h = batch.add_deep_features(i, h);
         }
         batch.after_layer(i, &h);
     }
@@ -78,6 +81,7 @@ impl<L: Layer> Model for Decoder<L> {
         if let Some(scale) = self.embedding_scale {
             h = h * scale;
         }
+        h = batch.splice(h);
         self.norm.forward(&run_layers(&self.layers, h, batch, L::forward))
     }
 
@@ -107,6 +111,10 @@ impl<L: Layer> Model for Decoder<L> {
 
     fn embedding(&self) -> Option<&Embedding> {
         (!self.bidirectional).then_some(&self.embed_tokens)
+    }
+
+    fn tower(&self) -> Option<&dyn Tower> {
+        self.tower.as_deref()
     }
 
     fn mtp(&self) -> Option<&Mtp> {

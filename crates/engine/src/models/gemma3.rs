@@ -15,6 +15,7 @@ use super::{
     decoder::Decoder,
     gemma2::{NORM_OFFSET, check, check_features, layer},
     names::{plain_names, text_names},
+    vision,
 };
 use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
 
@@ -51,7 +52,7 @@ fn defaults() -> Value {
 }
 
 pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
-    plain_names(config, &text_names(name)?)
+    vision::canonical(name).or_else(|| plain_names(config, &text_names(name)?))
 }
 
 pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
@@ -80,18 +81,25 @@ pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let softmax = Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5));
     // An encoder's window is half before the token and half after it.
     let sliding_window = if bidirectional { c.sliding_window / 2 + 1 } else { c.sliding_window };
-    let mut decoder = Decoder::load(&c.base, &w.with_norm_offset(NORM_OFFSET), |i, w| {
+    let w = &w.with_norm_offset(NORM_OFFSET);
+    let tokens = config.get("mm_tokens_per_image").and_then(Value::as_i64).unwrap_or(256) as i32;
+    let hidden_size = c.base.hidden_size;
+    let tower =
+        vision::load_tower(config, w, |vision, w| vision::load_siglip(vision, w, hidden_size, tokens))?;
+    let mut decoder = Decoder::load(&c.base, w, |i, w| {
         let window = slides[i].then_some(sliding_window);
         let (attention, rope) = (w.sub("self_attn"), &ropes[usize::from(slides[i])]);
         let mixer = Attention::load(heads, rope.clone(), &attention)?
             .with_qk_norm(c.base.rms_norm_eps, &attention)?
             .with_window(window)
             .with_bidirectional(bidirectional)
+            .with_images_together(tower.is_some())
             .with_softmax(softmax.clone());
         layer(&c.base, c.intermediate_size, mixer, w)
     })?;
     decoder.embedding_scale = Some((c.base.hidden_size as f32).sqrt());
     decoder.bidirectional = bidirectional;
+    decoder.tower = tower;
     Ok(Box::new(decoder))
 }
 

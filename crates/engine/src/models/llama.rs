@@ -15,6 +15,7 @@ use super::{
     decoder::Decoder,
     layer::{Mixer, PreNorm},
     names::{plain_names, text_names},
+    vision,
 };
 use crate::{batch::Batch, cache::Cache, error::Result, models::rope::RopeParameters, weights::Weights};
 
@@ -33,7 +34,7 @@ struct Config {
 }
 
 pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
-    plain_names(config, &text_names(name)?)
+    vision::canonical(name).or_else(|| plain_names(config, &text_names(name)?))
 }
 
 pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
@@ -41,12 +42,14 @@ pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     check_activation(config, "hidden_act", "silu")?;
     let rope = RopeParameters::of(config, None)?;
     let window = sliding_window(config);
-    Ok(Box::new(Decoder::load(&c.base, w, |_, w| {
+    let mut decoder = Decoder::load(&c.base, w, |_, w| {
         let (hidden, mlp) = (c.base.hidden_size, w.sub("mlp"));
         let mixer = mixer(&c, &rope, window, &w.sub("self_attn"))?;
         let mlp = mlp.mlp_with(hidden, c.intermediate_size, Activation::Silu, c.mlp_bias)?;
         PreNorm::load(&c.base, w, mixer, Box::new(mlp))
-    })?))
+    })?;
+    decoder.tower = vision::load_tower(config, w, |vision, w| vision::load_pixtral(vision, config, w))?;
+    Ok(Box::new(decoder))
 }
 
 /// Llama ignores the key; Mistral's first models left it out and meant 4096.

@@ -26,16 +26,19 @@ mod qwen3;
 mod qwen3_5;
 mod rope;
 mod sigmoid_moe;
+mod vision;
 
 pub(crate) use dflash::{DFlash, is_dflash};
 pub(crate) use model::Model;
 pub(crate) use mtp::Mtp;
 pub(crate) use names::{is_nextn_layer, text_config};
+pub(crate) use vision::{ImagePositions, Tower};
 
 use serde_json::Value;
 
 use self::names::plain_names;
 use crate::{
+    api::Vision,
     error::{LoadError, Result},
     weights::{Layout, Rule, Weights},
 };
@@ -51,6 +54,8 @@ pub(crate) struct Family {
     pub sanitize: fn(&Value, &str) -> Option<String>,
     /// Its tensors whose layout differs from MLX's, in addition to the common rules.
     pub rules: &'static [Rule],
+    /// Whether its vision towers are supported.
+    pub vision: bool,
     /// Builds a model from the text part of config.json.
     pub load: fn(&Value, &Weights) -> Result<Box<dyn Model>>,
 }
@@ -68,14 +73,23 @@ pub(crate) const FAMILIES: &[Family] = &[
         model_types: &["llama", "mistral", "ministral3", "mistral3"],
         sanitize: llama::sanitize,
         rules: &[],
+        vision: true,
         load: llama::load,
     },
-    Family { name: "qwen2", model_types: &["qwen2"], sanitize: plain_names, rules: &[], load: qwen2::load },
+    Family {
+        name: "qwen2",
+        model_types: &["qwen2"],
+        sanitize: plain_names,
+        rules: &[],
+        vision: false,
+        load: qwen2::load,
+    },
     Family {
         name: "qwen3",
-        model_types: &["qwen3", "qwen3_moe"],
+        model_types: &["qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_text"],
         sanitize: qwen3::sanitize,
         rules: &[],
+        vision: true,
         load: qwen3::load,
     },
     Family {
@@ -83,6 +97,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         model_types: &["qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"],
         sanitize: qwen3_5::sanitize,
         rules: qwen3_5::LAYOUT,
+        vision: true,
         load: qwen3_5::load,
     },
     Family {
@@ -90,6 +105,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         model_types: &["gemma2"],
         sanitize: plain_names,
         rules: &[],
+        vision: false,
         load: gemma2::load,
     },
     Family {
@@ -97,6 +113,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         model_types: &["gemma3", "gemma3_text"],
         sanitize: gemma3::sanitize,
         rules: &[],
+        vision: true,
         load: gemma3::load,
     },
     Family {
@@ -104,14 +121,23 @@ pub(crate) const FAMILIES: &[Family] = &[
         model_types: &["gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"],
         sanitize: gemma4::sanitize,
         rules: &[],
+        vision: true,
         load: gemma4::load,
     },
-    Family { name: "glm4", model_types: &["glm4"], sanitize: plain_names, rules: &[], load: glm4::load },
+    Family {
+        name: "glm4",
+        model_types: &["glm4"],
+        sanitize: plain_names,
+        rules: &[],
+        vision: false,
+        load: glm4::load,
+    },
     Family {
         name: "glm4_moe",
         model_types: &["glm4_moe"],
         sanitize: deepseek_v3::sanitize,
         rules: &[],
+        vision: false,
         load: glm4_moe::load,
     },
     Family {
@@ -119,6 +145,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         model_types: &["deepseek_v3", "kimi_k2", "glm4_moe_lite"],
         sanitize: deepseek_v3::sanitize,
         rules: &[],
+        vision: false,
         load: deepseek_v3::load,
     },
     Family {
@@ -126,6 +153,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         model_types: &["kimi_linear"],
         sanitize: kimi_linear::sanitize,
         rules: kimi_linear::LAYOUT,
+        vision: false,
         load: kimi_linear::load,
     },
     Family {
@@ -133,6 +161,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         model_types: &["lfm2", "lfm2_moe"],
         sanitize: lfm2::sanitize,
         rules: lfm2::LAYOUT,
+        vision: false,
         load: lfm2::load,
     },
     Family {
@@ -140,6 +169,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         model_types: &["gpt_oss"],
         sanitize: plain_names,
         rules: gpt_oss::LAYOUT,
+        vision: false,
         load: gpt_oss::load,
     },
 ];
@@ -147,6 +177,11 @@ pub(crate) const FAMILIES: &[Family] = &[
 /// Name and `model_type`s of every family.
 pub fn families() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
     FAMILIES.iter().map(|family| (family.name, family.model_types))
+}
+
+/// What a model of this config.json's text part, with `tower` or without, does with images.
+pub(crate) fn vision_support(config: &Value, tower: Option<&dyn Tower>) -> Vision {
+    vision::support(config, tower, family(config).is_ok_and(|family| family.vision))
 }
 
 /// The family of a config.json.

@@ -3,7 +3,7 @@
 use mlx::Array;
 use nn::Embedding;
 
-use super::Mtp;
+use super::{Mtp, Tower};
 use crate::{batch::Batch, cache::Cache};
 
 /// A loaded model. Rows of a batch do not affect each other.
@@ -36,6 +36,11 @@ pub(crate) trait Model {
 
     /// The token embedding, if drafters can share it and capture hidden states.
     fn embedding(&self) -> Option<&Embedding> {
+        None
+    }
+
+    /// The vision tower, if the checkpoint has one that is supported.
+    fn tower(&self) -> Option<&dyn Tower> {
         None
     }
 

@@ -1,7 +1,7 @@
-//! Qwen 3: grouped-query attention with head norms; feed-forward blocks are dense or, in
-//! `qwen3_moe`, experts with a softmax router.
+//! Qwen 3 and Qwen3-VL: grouped-query attention with head norms; feed-forward blocks are dense or,
+//! in `qwen3_moe`, experts with a softmax router.
 //!
-//! Reference: transformers `qwen3`, `qwen3_moe`.
+//! Reference: transformers `qwen3`, `qwen3_moe`, `qwen3_vl`.
 
 use mlx::Array;
 use nn::{Activation, Experts, Linear, Residual, RopePairs, Router};
@@ -14,7 +14,8 @@ use super::{
     config::{BaseConfig, check_activation, parse, parse_part},
     decoder::Decoder,
     layer::{FeedForward, PreNorm},
-    names::plain_names,
+    names::{plain_names, text_names},
+    vision,
 };
 use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
 
@@ -53,7 +54,10 @@ impl MoeConfig {
 
 /// MLX stacks experts under `switch_mlp`.
 pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
-    plain_names(config, &name.replace(".mlp.switch_mlp.", ".mlp.experts."))
+    if let Some(name) = vision::canonical(name) {
+        return Some(name);
+    }
+    plain_names(config, &text_names(name)?.replace(".mlp.switch_mlp.", ".mlp.experts."))
 }
 
 pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
@@ -68,14 +72,18 @@ pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         qkv_bias: c.attention_bias,
         o_bias: c.attention_bias,
     };
-    let rope = RopeParameters::of(config, None)?.rope(head_dim, RopePairs::Halves)?;
-    Ok(Box::new(Decoder::load(&c.base, w, |i, w| {
+    let rope = RopeParameters::of(config, None)?.with_sections(config, [24, 20, 20]);
+    let rope = rope.rope(head_dim, RopePairs::Halves)?;
+    let mut decoder = Decoder::load(&c.base, w, |i, w| {
         let attention = w.sub("self_attn");
         let mixer = Attention::load(heads, rope.clone(), &attention)?
             .with_qk_norm(c.base.rms_norm_eps, &attention)?
             .with_window(sliding_window(config, i));
         PreNorm::load(&c.base, w, Box::new(mixer), feed_forward(&c, i, &w.sub("mlp"))?)
-    })?))
+    })?;
+    let hidden_size = c.base.hidden_size;
+    decoder.tower = vision::load_tower(config, w, |vision, w| vision::load_qwen3_vl(vision, w, hidden_size))?;
+    Ok(Box::new(decoder))
 }
 
 /// Off without `use_sliding_window`; else on from layer `max_window_layers`, or by `layer_types`.

@@ -1,4 +1,4 @@
-//! Qwen3-Next, 3.5 and 3.6 (text): three Gated DeltaNet layers to one gated full-attention layer;
+//! Qwen3-Next, 3.5 and 3.6: three Gated DeltaNet layers to one gated full-attention layer;
 //! dense or sparse feed-forward blocks.
 //!
 //! Reference: transformers `qwen3_next`, `qwen3_5`, `qwen3_5_moe`.
@@ -16,7 +16,7 @@ use super::{
     layer::{FeedForward, Mixer, PreNorm},
     mtp::{self, Mtp},
     names::text_names,
-    qwen3,
+    qwen3, vision,
 };
 use crate::{
     batch::Batch,
@@ -69,6 +69,9 @@ impl Config {
 
 /// MLX stacks experts under `switch_mlp`.
 pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
+    if let Some(name) = vision::canonical(name) {
+        return Some(name);
+    }
     let name = text_names(name)?;
     (!name.starts_with("mtp.") || mtp::is_supported(config))
         .then(|| name.replace(".mlp.switch_mlp.", ".mlp.experts."))
@@ -97,7 +100,8 @@ pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     check(config, &c)?;
     let w = &w.with_norm_offset(norm_offset(&c, w)?);
     let rope = RopeParameters::of(config, None)?.or(1e7, 0.25);
-    let attention = |w: &Weights| GatedAttention::load(&c, &rope, &w.sub("self_attn"));
+    let rope = &rope.with_sections(config, [11, 11, 10]);
+    let attention = |w: &Weights| GatedAttention::load(&c, rope, &w.sub("self_attn"));
     let mut decoder = Decoder::load(&c.base, w, |i, w| {
         let mixer: Box<dyn Mixer> = match c.is_full_attention(i) {
             true => Box::new(attention(w)?),
@@ -106,6 +110,8 @@ pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         let mlp = feed_forward(&c, c.has_experts(i), &w.sub("mlp"))?;
         PreNorm::load(&c.base, w, mixer, mlp)
     })?;
+    let hidden_size = c.base.hidden_size;
+    decoder.tower = vision::load_tower(config, w, |vision, w| vision::load_qwen3_vl(vision, w, hidden_size))?;
     decoder.mtp = Mtp::load(&c.base, w, &decoder.embed_tokens, |w| {
         let mlp = feed_forward(&c, w.has("mlp.gate.weight"), &w.sub("mlp"))?;
         PreNorm::load(&c.base, w, Box::new(attention(w)?), mlp)

@@ -28,6 +28,11 @@ pub(super) struct RopeParameters {
     attention_factor: Option<f32>,
     truncate: Option<bool>,
     pub llama_4_scaling_beta: Option<f32>,
+    mrope_interleaved: Option<bool>,
+    mrope_section: Option<Vec<usize>>,
+    /// Whether pairs turn by the positions of three axes.
+    #[serde(skip)]
+    has_sections: bool,
 }
 
 impl RopeParameters {
@@ -72,6 +77,14 @@ impl RopeParameters {
             partial_rotary_factor: self.partial_rotary_factor.or(Some(partial_rotary_factor)),
             ..self
         }
+    }
+
+    /// Has pairs of a model with vision turn by time, height and width as `mrope_section` says, or
+    /// `default`. For text that is the same.
+    pub(super) fn with_sections(self, config: &Value, default: [usize; 3]) -> RopeParameters {
+        let has_sections = config.get("vision_config").is_some_and(Value::is_object);
+        let mrope_section = self.mrope_section.or(Some(default.to_vec()));
+        RopeParameters { has_sections, mrope_section, ..self }
     }
 
     /// Rotates whole heads, ignoring `partial_rotary_factor`.
@@ -120,7 +133,30 @@ impl RopeParameters {
                 )));
             }
         };
-        Ok(Rope { frequencies, pairs, scale })
+        let axes = self.axes(frequencies.len())?;
+        Ok(Rope { frequencies, axes, pairs, scale })
+    }
+
+    /// The axis of each of `pairs` pairs: time, but every third pair height, and the ones after
+    /// these width, as many of them as their sections have.
+    fn axes(&self, pairs: usize) -> Result<Vec<u8>> {
+        let Some(sections) = self.mrope_section.as_ref().filter(|_| self.has_sections) else {
+            return Ok(vec![]);
+        };
+        let &[_, height, width] = &sections[..] else {
+            return Err(LoadError::Config(format!(
+                "mrope_section is {sections:?}; it must be three numbers"
+            )));
+        };
+        if self.mrope_interleaved == Some(false) {
+            return Err(LoadError::Config("mrope_interleaved must be true".into()));
+        }
+        let axis = |i: usize| match i % 3 {
+            1 if i < 3 * height => 1,
+            2 if i < 3 * width => 2,
+            _ => 0,
+        };
+        Ok((0..pairs).map(axis).collect())
     }
 
     /// Factor of the softmax scale for YaRN with `mscale_all_dim`; 1 otherwise.

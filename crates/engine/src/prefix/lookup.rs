@@ -32,10 +32,11 @@ impl PrefixMatch {
 pub(super) fn miss(found: &Lookup, position: usize, limit: usize) -> Option<Miss> {
     let (stored, known) = (found.stored.min(limit), found.known.min(limit));
     let differs = if found.differs { limit - known } else { 0 };
+    let other = if found.image_dropped { MissReason::ImageDropped } else { MissReason::Differs };
     let too_large_from = found.too_large_from.max(stored);
     let too_large = found.too_large.min(known.saturating_sub(too_large_from));
     let reasons = [
-        (differs, MissReason::Differs, known),
+        (differs, other, known),
         (known - stored - too_large, MissReason::Evicted, stored),
         (too_large, MissReason::TooLarge, too_large_from),
         (stored - position, MissReason::NoSnapshot, position),

@@ -27,7 +27,7 @@ use mlx::Array;
 pub(crate) use self::{
     copy::{CopiedState, CopyProgress, CopySource, StateCopy},
     disk::{DiskTier, Fingerprint, LAYER_PROFILE_FILE, write_atomic},
-    key::{OwnedPrefixKey, PrefixKey, common},
+    key::{OwnedPrefixKey, PrefixKey, common, image_salt, prompt_keys},
     lookup::PrefixMatch,
     state::StateRestore,
 };
@@ -215,7 +215,7 @@ impl PrefixCache {
         let found = self.tree.find(key);
         let known = found.merge(&on_disk);
         let reusable = known.known.min(limit);
-        let position = if wants_all { 0 } else { self.tree.resumable(&found, limit) };
+        let position = if wants_all { 0 } else { self.resumable_outside_images(request, &found, limit) };
         let mut matched = self.restore(&found, position, caches, tokens.len());
         matched.report.reusable = reusable;
         matched.report.miss = match wants_all {
@@ -229,6 +229,17 @@ impl PrefixCache {
         // The match shares the arrays it found, so evicting them here is safe.
         self.stats.evictions += self.tree.shrink(self.budget);
         matched
+    }
+
+    /// The last position up to `limit`, in no image, whose state is stored completely.
+    fn resumable_outside_images(&self, request: &Request, found: &Lookup, mut limit: usize) -> usize {
+        loop {
+            let position = self.tree.resumable(found, limit);
+            limit = request.outside_images(position);
+            if limit == position {
+                return position;
+            }
+        }
     }
 
     /// A match that restores the state of the first `position` of `length` tokens.
@@ -279,7 +290,8 @@ impl PrefixCache {
         // computes that token again. This snapshot costs no step of its own. State that does not
         // fit is recorded at the end.
         let end = if end <= max_tokens && end > 1 { end - 1 } else { end };
-        all.chain([end]).filter(|&at| at > position && at <= length).collect()
+        let all = all.chain([end]).map(|at| request.outside_images(at));
+        all.filter(|&at| at > position && at <= length).collect()
     }
 
     /// Plans the copies of state that is not stored yet; `None` if there is none. Evaluate the

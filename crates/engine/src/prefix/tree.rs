@@ -11,7 +11,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use super::key::{PrefixKey, common};
+use super::key::{PrefixKey, common, is_image_key};
 use crate::api::CacheSalt;
 
 /// State that takes memory.
@@ -71,6 +71,8 @@ pub(crate) struct Lookup {
     pub known: usize,
     /// Whether that sequence continues with another token, instead of ending.
     pub differs: bool,
+    /// Whether it continues with an image that the looked up sequence does not have there or later.
+    pub image_dropped: bool,
     /// Known tokens that never fit, and the position of the first one.
     pub too_large: usize,
     pub too_large_from: usize,
@@ -86,6 +88,7 @@ impl Lookup {
             stored,
             known: longer.known,
             differs: longer.differs,
+            image_dropped: longer.image_dropped,
             too_large: self.too_large,
             too_large_from: self.too_large_from,
         }
@@ -93,6 +96,15 @@ impl Lookup {
 }
 
 const ROOT: usize = 0;
+/// Most tokens that introduce an image.
+const IMAGE_INTRODUCTION: usize = 8;
+
+/// Whether an image that is not in `tokens` begins in the first of `stored`, so that it was dropped
+/// or replaced.
+fn begins_with_other_image(stored: &[u32], tokens: &[u32]) -> bool {
+    let first = stored.iter().take(IMAGE_INTRODUCTION).find(|key| is_image_key(**key));
+    first.is_some_and(|first| !tokens.contains(first))
+}
 
 impl<S: Span, C: HeapSize> RadixTree<S, C> {
     pub(crate) fn new(needs_snapshots: bool) -> RadixTree<S, C> {
@@ -113,7 +125,10 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
         let Some(mut at) = root else { return found };
         while let Some(first) = tokens.get(found.known) {
             let Some(&child) = self.nodes[at].children.get(first) else {
-                found.differs = !self.nodes[at].children.is_empty();
+                let node = &self.nodes[at];
+                found.differs = !node.children.is_empty();
+                found.image_dropped =
+                    self.continues_with_image(node, node.tokens.len(), &tokens[found.known..]);
                 break;
             };
             let node = &self.nodes[child];
@@ -131,11 +146,21 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
             }
             if common < node.tokens.len() {
                 found.differs = found.known < tokens.len();
+                found.image_dropped =
+                    found.differs && self.continues_with_image(node, common, &tokens[found.known..]);
                 break;
             }
             at = child;
         }
         found
+    }
+
+    /// Whether an image that is not in `tokens` soon follows the first `at` tokens of a node.
+    fn continues_with_image(&self, node: &Node<S, C>, at: usize, tokens: &[u32]) -> bool {
+        let own = &node.tokens[at..];
+        let children = node.children.values().map(|&child| &self.nodes[child].tokens[..]);
+        let mut branches = children.filter(|_| own.len() < IMAGE_INTRODUCTION);
+        begins_with_other_image(own, tokens) || branches.any(|branch| begins_with_other_image(branch, tokens))
     }
 
     /// The last position up to `limit` whose state is stored completely.

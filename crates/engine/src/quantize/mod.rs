@@ -59,8 +59,7 @@ impl Plan {
     ) -> Result<QuantizeReport, QuantizeError> {
         nn::use_gpu(false)?;
         let partial = PartialFolder::create(out)?;
-        let stored = self.tensors.iter().flat_map(|tensor| tensor.stored(self.quantization)).collect();
-        let mut shards = Shards::create(&partial, stored, shard_bytes)?;
+        let mut shards = Shards::create(&partial, self.stored(), shard_bytes)?;
         let mut steps = ByteProgress { done: 0, total: self.source_bytes(), progress };
         let (q, files) = (self.quantization, &mut self.files);
         for tensor in &self.tensors {
@@ -75,7 +74,7 @@ impl Plan {
         let (index, files) = shards.finish()?;
         partial.write_index(&index)?;
         self.companions.as_deref().map_or(Ok(()), |folder| partial.copy_companions(folder))?;
-        partial.write_config(&config::config(&self.config, q, self.has_mtp))?;
+        partial.write_config(&self.result_config())?;
         partial.finish()?;
         let quantized = self.tensors.iter().filter(|tensor| tensor.action == Action::Quantize).count();
         let skipped = self.tensors.len() - quantized;

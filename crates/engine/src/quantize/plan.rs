@@ -11,7 +11,7 @@ use mlx::{
 };
 use serde_json::Value;
 
-use super::error::QuantizeError;
+use super::{config, error::QuantizeError};
 use crate::{
     api::Checkpoint,
     models,
@@ -58,9 +58,25 @@ impl Plan {
     /// It cannot be read, its family is unknown, or it is quantised already.
     pub fn new(source: &Checkpoint, quantization: Quantization) -> Result<Plan, QuantizeError> {
         let config = source.config()?;
+        models::family(&config)?;
+        check_not_quantized(&config)?;
+        let plan = Plan::of(config, WeightFiles::new(source.weight_files()?)?, quantization)?;
+        let companions = match source {
+            Checkpoint::Folder(folder) => Some(folder.clone()),
+            Checkpoint::File(file) => file.parent().map(Path::to_path_buf),
+            Checkpoint::Builtin { .. } | Checkpoint::Random { .. } => None,
+        };
+        Ok(Plan { companions, ..plan })
+    }
+
+    /// As [`new`](Plan::new), for a config.json and headers.
+    pub(crate) fn of(
+        config: Value,
+        files: WeightFiles,
+        quantization: Quantization,
+    ) -> Result<Plan, QuantizeError> {
         let family = models::family(&config)?;
         check_not_quantized(&config)?;
-        let files = WeightFiles::new(source.weight_files()?)?;
         let text = models::text_config(&config);
         let (names, dropped) = split_dropped(&config, files.names());
         let is_mtp =
@@ -85,12 +101,17 @@ impl Plan {
         };
         let dropped = dropped.into_iter().map(with_shape).collect();
         let has_mtp = names.iter().any(|name| is_mtp(name));
-        let companions = match source {
-            Checkpoint::Folder(folder) => Some(folder.clone()),
-            Checkpoint::File(file) => file.parent().map(Path::to_path_buf),
-            Checkpoint::Builtin { .. } | Checkpoint::Random { .. } => None,
-        };
-        Ok(Plan { companions, quantization, tensors, dropped, config, has_mtp, files })
+        Ok(Plan { companions: None, quantization, tensors, dropped, config, has_mtp, files })
+    }
+
+    /// The tensors that are written.
+    pub(crate) fn stored(&self) -> Vec<StoredTensor> {
+        self.tensors.iter().flat_map(|tensor| tensor.stored(self.quantization)).collect()
+    }
+
+    /// config.json of the result.
+    pub(crate) fn result_config(&self) -> Value {
+        config::config(&self.config, self.quantization, self.has_mtp)
     }
 
     /// Bytes of all source tensors that are read.
@@ -131,7 +152,7 @@ impl PlannedTensor {
 
 /// A tensor in a file of the result.
 #[derive(Clone, Debug)]
-pub(super) struct StoredTensor {
+pub(crate) struct StoredTensor {
     pub name: String,
     pub dtype: Dtype,
     pub shape: Vec<usize>,

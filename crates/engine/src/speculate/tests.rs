@@ -78,6 +78,7 @@ impl Bench {
             vocab_size: model.vocab_size(),
             context_length: 2048,
             is_encoder: false,
+            vision: crate::api::Vision::None,
             eos_ids: vec![],
             drafters: vec!["ngram", drafter.info().name],
             speculate: Speculate::Off,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::{
     load::with_top_level_keys,
     models,
-    weights::{QuantizationConfig, Weights},
+    weights::{QuantizationConfig, Types, Weights},
 };
 
 #[path = "../../tests/configs/mod.rs"]
@@ -53,7 +53,8 @@ fn check(recorded: &Value) -> Result<usize, String> {
     let tensors = tensors(recorded);
     let count = tensors.len();
     let has_head = tensors.iter().any(|(name, ..)| name.contains("mtp.fc.") || name.contains(".eh_proj."));
-    let weights = Weights::described(tensors, &family.layout(&text), declared).map_err(|e| e.to_string())?;
+    let weights = Weights::described(tensors, &family.layout(&text), Types::default(), declared)
+        .map_err(|e| e.to_string())?;
     let model = (family.load)(&text, &weights).map_err(|e| e.to_string())?;
     weights.all_used().map_err(|e| e.to_string())?;
     if model.make_caches().is_empty() || model.context_length() < 512 {

@@ -43,7 +43,6 @@ impl WeightFiles {
     }
 
     /// A checkpoint without data.
-    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn described(tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>) -> WeightFiles {
         let header = |(name, dtype, shape): (String, Dtype, Vec<i32>)| {
             let shape = shape.into_iter().map(|dim| dim as usize).collect();

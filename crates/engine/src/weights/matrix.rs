@@ -32,7 +32,7 @@ impl Weights {
         let quantization = self.quantization(name, inputs)?;
         self.check_declared(&weight, Some(quantization))?;
         let groups = inputs / quantization.group_size;
-        self.count(shape, quantization);
+        self.count(name, shape, quantization);
         let codes = self.tensor(&weight, &with_last(inputs * quantization.bits / 32))?;
         if codes.dtype() != Dtype::Uint32 {
             return Err(
@@ -72,7 +72,7 @@ impl Weights {
         match &matrix {
             Matrix::Dense(weight) => count("weight", weight),
             Matrix::Quantized(Quantized { codes, scales, biases, quantization }) => {
-                self.count(shape, *quantization);
+                self.count(name, shape, *quantization);
                 count("weight", codes);
                 count("scales", scales);
                 biases.iter().for_each(|biases| count("biases", biases));
@@ -81,9 +81,9 @@ impl Weights {
         Ok(self.converted(matrix))
     }
 
-    fn count(&self, shape: &[i32], quantization: Quantization) {
-        let parameters = shape.iter().map(|&dim| dim as usize).product();
-        self.store.stats.borrow_mut().quantized(parameters, quantization);
+    fn count(&self, name: &str, shape: &[i32], quantization: Quantization) {
+        let (path, parameters) = (self.path(name), shape.iter().map(|&dim| dim as usize).product());
+        self.store.stats.borrow_mut().quantized(&path, parameters, quantization);
     }
 
     /// Casts floating-point parts to the type that the device needs.

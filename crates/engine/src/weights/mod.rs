@@ -15,7 +15,7 @@ mod tests;
 use std::{collections::BTreeSet, rc::Rc};
 
 use mlx::{Array, Dtype, load::Safetensors};
-use nn::{Embedding, Linear, Matrix, RmsNorm, StackedLinear};
+use nn::{Embedding, LayerNorm, Linear, Matrix, RmsNorm, StackedLinear};
 use serde_json::Value;
 
 pub use self::skip::Action;
@@ -73,14 +73,14 @@ impl Weights {
         Weights { store: Rc::new(store), prefix: String::new(), norm_offset: 0.0 }
     }
 
-    /// A checkpoint without data: enough to check whether a model fits it.
-    #[cfg(any(test, feature = "fuzzing"))]
+    /// A checkpoint without data: enough to check whether a model fits it, and what it takes.
     pub(crate) fn described(
         tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>,
         layout: &Layout,
+        types: Types,
         quantization_config: QuantizationConfig,
     ) -> Result<Weights> {
-        let store = Store::new(WeightFiles::described(tensors), Types::default(), Box::new(|_, _| {}));
+        let store = Store::new(WeightFiles::described(tensors), types, Box::new(|_, _| {}));
         Weights::of(Store { quantization_config, ..store }, layout)
     }
 
@@ -97,9 +97,30 @@ impl Weights {
         self.store.tensors.contains_key(&self.path(name))
     }
 
+    /// Whether there is any tensor in this scope and not in its part `name`; never with random
+    /// weights.
+    pub(crate) fn has_other_than(&self, name: &str) -> bool {
+        let other = format!("{}{name}.", self.prefix);
+        let own = |path: &String| path.starts_with(&self.prefix) && !path.starts_with(&other);
+        self.store.tensors.keys().any(own)
+    }
+
+    /// The type of activations: the one that the device computes in, or that of a tensor.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub(crate) fn activations(&self, name: &str) -> Result<Dtype> {
+        self.store.types.activations.map_or_else(|| Ok(self.find(name)?.dtype), Ok)
+    }
+
     /// Bytes of all tensors read so far, as stored.
     pub(crate) fn loaded_bytes(&self) -> usize {
         self.store.loaded.borrow().bytes
+    }
+
+    /// Bytes of all tensors used so far, also of those that have no data.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.store.stats.borrow().total()
     }
 
     /// Statistics of the tensors read so far; `config` is the text part of config.json.
@@ -112,6 +133,12 @@ impl Weights {
         if let Some(tensor) = self.store.tensors.get(&self.path(name)) {
             tensor.used.set(true);
         }
+    }
+
+    /// Marks all tensors in this scope as not needed.
+    pub(crate) fn skip_all(&self) {
+        let own = self.store.tensors.iter().filter(|(path, _)| path.starts_with(&self.prefix));
+        own.for_each(|(_, tensor)| tensor.used.set(true));
     }
 
     /// Checks that no tensor is unused: a model that ignores one computes something else.
@@ -253,6 +280,12 @@ impl Weights {
     pub(crate) fn rms_norm(&self, name: &str, size: i32, eps: f32) -> Result<RmsNorm> {
         let weight = self.sub(name).float32("weight", &[size])?;
         Ok(RmsNorm::new(if self.norm_offset == 0.0 { weight } else { weight + self.norm_offset }, eps))
+    }
+
+    /// A layer norm `[size]` in float32.
+    pub(crate) fn layer_norm(&self, name: &str, size: i32, eps: f32) -> Result<LayerNorm> {
+        let w = self.sub(name);
+        Ok(LayerNorm::new(w.float32("weight", &[size])?, w.float32("bias", &[size])?, eps))
     }
 
     /// A depthwise convolution `[channels, width]`, stored in the hub's layout or MLX's.

@@ -25,6 +25,38 @@ pub(super) struct WeightStats {
     experts: usize,
     /// The multi-token prediction head, which plain decoding does not read.
     mtp: usize,
+    /// The vision tower, which steps do not read.
+    visual: usize,
+    /// Parameters of matrices and convolutions in layers, without experts.
+    layer_parameters: usize,
+    expert_parameters: usize,
+}
+
+/// The purpose of a tensor, by its canonical path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Head,
+    Mtp,
+    Visual,
+    Embedding,
+    Table,
+    Experts,
+    Layer,
+}
+
+impl Use {
+    fn of(path: &str) -> Use {
+        let parts: Vec<&str> = path.split('.').collect();
+        match &parts[..] {
+            ["lm_head", ..] => Use::Head,
+            ["mtp", ..] => Use::Mtp,
+            ["visual", ..] => Use::Visual,
+            ["model", "embed_tokens", ..] => Use::Embedding,
+            [.., part, _] if part.starts_with("embed_tokens") => Use::Table,
+            _ if parts.contains(&"experts") => Use::Experts,
+            _ => Use::Layer,
+        }
+    }
 }
 
 impl WeightStats {
@@ -33,26 +65,41 @@ impl WeightStats {
         let elements = shape.iter().map(|&dim| dim as usize).product::<usize>();
         let bytes = elements * dtype.size();
         self.total += bytes;
-        let parts: Vec<&str> = path.split('.').collect();
-        match &parts[..] {
-            ["lm_head", ..] => self.head += bytes,
-            ["mtp", ..] => self.mtp += bytes,
-            ["model", "embed_tokens", ..] => self.embedding += bytes,
-            [.., part, _] if part.starts_with("embed_tokens") => self.tables += bytes,
-            _ if parts.contains(&"experts") => self.experts += bytes,
-            _ => {}
+        let purpose = Use::of(path);
+        match purpose {
+            Use::Head => self.head += bytes,
+            Use::Mtp => self.mtp += bytes,
+            Use::Visual => self.visual += bytes,
+            Use::Embedding => self.embedding += bytes,
+            Use::Table => self.tables += bytes,
+            Use::Experts => self.experts += bytes,
+            Use::Layer => {}
         }
-        let part_of_codes = parts.last().is_some_and(|last| ["scales", "biases"].contains(last));
+        let part_of_codes = [".scales", ".biases"].iter().any(|end| path.ends_with(end));
         if dtype.is_float() && !part_of_codes {
-            self.parameters += elements;
+            self.count(purpose, elements);
             *self.formats.entry(dtype.name().into()).or_default() += bytes;
         }
     }
 
-    /// Adds the format of quantised codes, and their number of parameters.
-    pub(super) fn quantized(&mut self, parameters: usize, q: Quantization) {
-        self.parameters += parameters;
+    /// Adds the format of the quantised codes at a canonical path, and their number of parameters.
+    pub(super) fn quantized(&mut self, path: &str, parameters: usize, q: Quantization) {
+        self.count(Use::of(&format!("{path}.weight")), parameters);
         *self.formats.entry(describe(q)).or_default() += parameters * q.bits as usize / 8;
+    }
+
+    fn count(&mut self, purpose: Use, parameters: usize) {
+        self.parameters += parameters;
+        match purpose {
+            Use::Layer => self.layer_parameters += parameters,
+            Use::Experts => self.expert_parameters += parameters,
+            Use::Head | Use::Mtp | Use::Visual | Use::Embedding | Use::Table => {}
+        }
+    }
+
+    /// Bytes of all tensors.
+    pub(super) fn total(&self) -> usize {
+        self.total
     }
 
     /// The summary; `config` is the text part of config.json.
@@ -63,20 +110,28 @@ impl WeightStats {
             format: format.map_or_else(String::new, |(format, _)| format.clone()),
             precision: (!mlx::on_gpu()).then(nn::precision),
             reads: self.reads(config),
+            active_parameters: self
+                .expert_share(config)
+                .map(|share| self.layer_parameters + (self.expert_parameters as f64 * share) as usize),
         }
+    }
+
+    /// The part of all experts that a token takes; `None` if config.json does not say it.
+    fn expert_share(&self, config: &Value) -> Option<f64> {
+        if self.experts == 0 {
+            return Some(0.0);
+        }
+        let number = |keys: &[&str]| keys.iter().find_map(|key| config.get(key)?.as_u64());
+        let chosen = number(&["num_experts_per_tok", "num_experts_per_token", "top_k_experts"])?;
+        let all = number(&["num_experts", "num_local_experts", "n_routed_experts"])?;
+        Some(chosen as f64 / all as f64)
     }
 
     fn reads(&self, config: &Value) -> Option<WeightReads> {
         // With a separate head the embedding is only read by rows.
         let looked_up = if self.head > 0 { self.embedding } else { 0 } + self.tables;
-        let every_step = self.total - looked_up - self.experts - self.mtp;
-        if self.experts == 0 {
-            return Some(WeightReads { every_step, per_token: 0 });
-        }
-        let number = |keys: &[&str]| keys.iter().find_map(|key| config.get(key)?.as_u64());
-        let chosen = number(&["num_experts_per_tok", "num_experts_per_token", "top_k_experts"])?;
-        let all = number(&["num_experts", "num_local_experts", "n_routed_experts"])?;
-        let share = chosen as f64 / all as f64;
+        let every_step = self.total - looked_up - self.experts - self.mtp - self.visual;
+        let share = self.expert_share(config)?;
         Some(WeightReads { every_step, per_token: (self.experts as f64 * share) as usize })
     }
 }
@@ -114,6 +169,8 @@ mod tests {
         check(&[layer, experts], json!({}), None);
         let head: (&str, &[i32]) = ("mtp.layers.0.mlp.experts.up_proj.weight", &[10, 4, 8]);
         check(&[layer, head], json!({}), Some([64, 0]));
+        let tower: (&str, &[i32]) = ("visual.blocks.0.attn.proj.weight", &[4, 8]);
+        check(&[layer, tower], json!({}), Some([64, 0]));
     }
 
     #[test]
@@ -123,9 +180,10 @@ mod tests {
         stats.add("a.weight", Dtype::Uint32, &[4, 16]);
         stats.add("a.scales", Dtype::Bfloat16, &[4, 2]);
         stats.add("a.biases", Dtype::Bfloat16, &[4, 2]);
-        stats.quantized(512, Quantization { mode: Mode::Affine, group_size: 64, bits: 4 });
+        stats.quantized("a", 512, Quantization { mode: Mode::Affine, group_size: 64, bits: 4 });
         let summary = stats.summary(&json!({}));
         assert_eq!((summary.parameters, &*summary.format), (520, "affine 4-bit, group 64"));
+        assert_eq!(summary.active_parameters, Some(520), "none is in a table or an expert");
         assert_eq!(summary.reads.map(|reads| reads.every_step), Some(16 + 256 + 32));
     }
 }

@@ -1,6 +1,7 @@
 // A CUDA driver and an NVRTC whose device is this program: memory is the host's, kernels are those
 // compiled below. Built as a shared library that tests load in place of libcuda and libnvrtc.
 #include "emulation.h"
+#include "warpgroup.h"
 
 #include <functional>
 #include <map>
@@ -20,6 +21,7 @@
 #include "../sample.cu"
 #include "../skinny.cu"
 #include "../wide.cu"
+#include "../wide_warpgroup.cu"
 
 Index threadIdx, blockIdx, blockDim, gridDim;
 unsigned char* emulated_shared;
@@ -32,6 +34,7 @@ struct Fiber {
     void* stack;
     void* memory;
     bool done;
+    PendingProducts products;
 };
 
 std::vector<Fiber> fibers;
@@ -64,6 +67,10 @@ switch_fiber:
 
 extern "C" void run_fiber() {
     body();
+    if (!fibers[current].products.products.empty()) {
+        fprintf(stderr, "a thread ended before its products\n");
+        abort();
+    }
     fibers[current].done = true;
     yield_thread();
 }
@@ -76,6 +83,7 @@ void start(Fiber& fiber) {
     for (int i = 0; i < 6; i++) *--top = nullptr;
     fiber.stack = top;
     fiber.done = false;
+    fiber.products = {};
 }
 
 void sync(int group, unsigned count) {
@@ -122,6 +130,7 @@ const std::map<std::string, Launch>& kernels() {
         KERNEL(skinny_4_16_2_1), KERNEL(skinny_4_16_1_1), KERNEL(skinny_4_12_2_1), KERNEL(skinny_4_8_2_1), KERNEL(skinny_4_8_1_1),
         KERNEL(skinny_4_16_1_2), KERNEL(skinny_4_8_2_2), KERNEL(skinny_4_8_1_2), KERNEL(skinny_8_8_2_1),
         KERNEL(skinny_8_8_1_1), KERNEL(skinny_8_8_2_2), KERNEL(skinny_8_8_1_2), KERNEL(wide_4), KERNEL(wide_8),
+        KERNEL(wide_warpgroup_4), KERNEL(wide_warpgroup_8),
         KERNEL(skinny_row_4_16_2), KERNEL(skinny_row_4_16_1), KERNEL(skinny_row_4_8_2),
         KERNEL(skinny_row_4_8_1), KERNEL(skinny_row_8_8_2), KERNEL(skinny_row_8_8_1), KERNEL(medium_4_32), KERNEL(medium_4_64), KERNEL(medium_8_32), KERNEL(medium_8_64),
         KERNEL(delta_64), KERNEL(delta_128), KERNEL(delta_inputs_64), KERNEL(delta_inputs_128), KERNEL(conv_state), KERNEL(delta_token_64), KERNEL(delta_token_128),
@@ -139,6 +148,7 @@ const std::map<std::string, Launch>& kernels() {
 void yield_thread() { switch_fiber(&fibers[current].stack, scheduler); }
 void sync_block() { sync(0, blockDim.x); }
 void sync_warp() { sync(1 + threadIdx.x / 32, 32); }
+PendingProducts& own_products() { return fibers[current].products; }
 Exchange& own_warp() { return exchanges[threadIdx.x / 32]; }
 
 extern "C" {

@@ -1,4 +1,4 @@
-//! Causal softmax attention over a growing key/value buffer.
+//! Softmax attention over a growing key/value buffer: causal, or in both directions.
 //!
 //! Keys are processed in blocks of [`KEY_BLOCK`] positions of the buffer. The softmax of a query
 //! over each block is computed separately; blocks are then merged from first to last. So a query's
@@ -11,7 +11,7 @@ mod scores;
 mod tile;
 mod weighted;
 
-pub use tile::{AttentionShape, KEY_BLOCK, Softmax};
+pub use tile::{AttentionMask, AttentionShape, KEY_BLOCK, Softmax};
 
 use head::{KvHead, ValueRows};
 use tile::QueryTile;
@@ -52,8 +52,8 @@ pub fn append_kv<T: Scalar, S: Scalar>(
     }
 }
 
-/// `out = softmax(q kᵀ * scale) v`, causal: query `t` is at position `p = length - tokens + t` and
-/// attends to keys up to `p`, the last `window` of them.
+/// `out = softmax(q kᵀ * scale) v`, causal unless `shape.mask` says otherwise: query `t` is at
+/// position `p = length - tokens + t` and attends to keys up to `p`, the last `window` of them.
 ///
 /// `q` `[tokens, heads, head_dim]`, `out` `[tokens, heads, value_dim]`; `k`
 /// `[kv_heads, capacity, head_dim]`, `v` `[kv_heads, capacity, value_dim]`. Query head `h` uses key
@@ -94,7 +94,7 @@ fn attend<T: Scalar, S: Scalar>(
     softmax: Softmax,
     out: &mut [T],
 ) {
-    let AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity, window } = shape;
+    let AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity, window, .. } = shape;
     assert!(tokens <= length && length <= capacity && heads.is_multiple_of(kv_heads), "{shape:?}");
     assert!(window > 0 && head_dim > 0 && value_dim > 0, "{shape:?}");
     assert_eq!(q.len(), tokens * heads * head_dim, "queries of {shape:?}");

@@ -6,6 +6,17 @@ use crate::lanes::{LANES, tanh};
 /// whole blocks: otherwise the bits of later results change.
 pub const KEY_BLOCK: usize = 256;
 
+/// Which keys a query attends to; a window limits them further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionMask {
+    /// Those up to its own.
+    Causal,
+    /// Also those after its own.
+    BothWays,
+    /// Also those of all queries of the call, which are an image.
+    Together,
+}
+
 /// Sizes of one call: `tokens` queries at the end of `length` keys, in buffers of `capacity` keys.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionShape {
@@ -20,6 +31,7 @@ pub struct AttentionShape {
     pub capacity: usize,
     /// Most keys a query attends to, including its own; `usize::MAX` for all.
     pub window: usize,
+    pub mask: AttentionMask,
 }
 
 /// How scores become attention weights.
@@ -46,10 +58,15 @@ impl QueryTile<'_> {
     /// The keys that a row attends to.
     #[inline(always)]
     pub(super) fn visible(&self, row: usize) -> (usize, usize) {
-        let AttentionShape { tokens, heads, kv_heads, length, window, .. } = self.shape;
+        let AttentionShape { tokens, heads, kv_heads, length, window, mask, .. } = self.shape;
         let token = (self.first + row) / (heads / kv_heads);
         let end = length - tokens + token + 1;
-        (end.saturating_sub(window), end)
+        let start = end.saturating_sub(window);
+        match mask {
+            AttentionMask::Causal => (start, end),
+            AttentionMask::BothWays => (start, length.min((end - 1).saturating_add(window))),
+            AttentionMask::Together => (start, length),
+        }
     }
 
     /// The part of `from..to` that a row attends to; `(from, from)` if empty.

@@ -9,7 +9,8 @@ pub struct QuantizedRows {
     pub inputs: i32,
     pub groups: i32,
     pub rows: i32,
-    pub wide: i32,
+    /// 0 for few rows, 1 for many, 2 for warpgroups.
+    pub layout: i32,
 }
 
 /// A row of inputs that a product makes integers of. A norm is over each `dim` of it; without one
@@ -239,6 +240,22 @@ pub const fn wide_shared(bits: usize) -> usize {
     let (codes, depth) = (8 * 16 * 64 * bits / 8, if bits == 4 { 6 } else { 5 });
     let group = codes + 8 * 16 * 4 + 128 * 2 * 64 + 128 * 8;
     128 * 128 * 4 + depth * (group + 16) + 128
+}
+
+/// Rows of a tile of products by warpgroups, its features, and the bytes of its rows' integers and
+/// steps of a group.
+pub const WARPGROUP_ROWS: usize = 64;
+pub const WARPGROUP_FEATURES: usize = 256;
+pub const WARPGROUP_BLOCK: usize = 64 * (2 * 64 + 8);
+/// Two warpgroups, and a warp that brings what they need.
+pub const WARPGROUP_THREADS: u32 = 2 * 128 + 32;
+
+/// Shared memory of a product of many rows by warpgroups.
+pub const fn warpgroup_shared(bits: usize) -> usize {
+    let totals = WARPGROUP_FEATURES * WARPGROUP_ROWS * 4;
+    let pieces = 2 * (WARPGROUP_FEATURES / 16) * 4 * (16 * 64 * bits / 8 + 16 * 4);
+    let slots = (MAX_SHARED - totals - pieces - 512) / WARPGROUP_BLOCK;
+    totals + pieces + 512 + WARPGROUP_BLOCK * if slots < 8 { slots } else { 8 }
 }
 
 /// Shared memory of a delta rule.

@@ -13,13 +13,17 @@ fn shapes() -> impl Strategy<Value = AttentionShape> {
     let dims =
         prop_oneof![(1usize..100, 1usize..100), (1usize..8, 1usize..8).prop_map(|(k, v)| (16 * k, 16 * v))];
     let window = prop::sample::select(vec![1, 2, 7, 16, 300, usize::MAX]);
-    (sizes, dims, window).prop_map(
-        |((tokens, past, room, kv_heads, group), (head_dim, value_dim), window)| {
+    (sizes, dims, window, masks()).prop_map(
+        |((tokens, past, room, kv_heads, group), (head_dim, value_dim), window, mask)| {
             let (heads, length) = (kv_heads * group, past + tokens);
             let capacity = length + room;
-            AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity, window }
+            AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity, window, mask }
         },
     )
+}
+
+fn masks() -> impl Strategy<Value = AttentionMask> {
+    prop::sample::select(vec![AttentionMask::Causal, AttentionMask::BothWays, AttentionMask::Together])
 }
 
 /// `(softcap, whether there are sinks)`
@@ -85,6 +89,17 @@ fn check<T: Float, S: Float>(
     let out = run(s, &q, &k, &v);
     close(&out, &exact(s, &wide(&q), &wide(&k), &wide(&v), softmax), 2e-5);
     for t in 0..s.tokens {
+        let (queries, row) = (s.heads * s.head_dim, s.heads * s.value_dim);
+        if s.mask == AttentionMask::Together {
+            // All depend on all.
+            continue;
+        }
+        if s.mask == AttentionMask::BothWays {
+            // Without the queries before it, whose keys remain.
+            let fewer = run(AttentionShape { tokens: s.tokens - t, ..s }, &q[t * queries..], &k, &v);
+            assert_eq!(bits(&fewer[..row]), bits(&out[t * row..][..row]), "query {t} of {s:?}");
+            continue;
+        }
         // Alone, in a buffer without the blocks that this query does not attend to.
         let end = s.length - s.tokens + t + 1;
         let start = end.saturating_sub(s.window) / KEY_BLOCK * KEY_BLOCK;
@@ -92,9 +107,8 @@ fn check<T: Float, S: Float>(
             buffer.chunks(s.capacity * dim).flat_map(|head| head[start * dim..].to_vec()).collect()
         };
         let one = AttentionShape { tokens: 1, length: end - start, capacity: s.capacity - start, ..s };
-        let q = &q[t * s.heads * s.head_dim..][..s.heads * s.head_dim];
+        let q = &q[t * queries..][..queries];
         let alone = run(one, q, &slide(&k, s.head_dim), &slide(&v, s.value_dim));
-        let row = s.heads * s.value_dim;
         assert_eq!(bits(&alone), bits(&out[t * row..][..row]), "query {t} of {s:?}");
     }
 }
@@ -105,7 +119,12 @@ fn exact(s: AttentionShape, q: &[f64], k: &[f64], v: &[f64], softmax: Softmax) -
         let (t, h) = (i / s.heads, i % s.heads);
         let row = |j: usize| h / (s.heads / s.kv_heads) * s.capacity + j;
         let position = s.length - s.tokens + t;
-        let visible: Vec<usize> = (0..=position).filter(|j| position - j < s.window).map(row).collect();
+        let sees = |j: &usize| match s.mask {
+            AttentionMask::Causal => *j <= position && position - j < s.window,
+            AttentionMask::BothWays => position.abs_diff(*j) < s.window,
+            AttentionMask::Together => *j >= position || position - j < s.window,
+        };
+        let visible: Vec<usize> = (0..s.length).filter(sees).map(row).collect();
         let weight = |row: &usize| {
             let key = &k[row * s.head_dim..][..s.head_dim];
             let score = q.iter().zip(key).map(|(q, k)| q * k).sum::<f64>() * softmax.scale as f64;
@@ -132,6 +151,7 @@ fn attention_of_many_heads_per_key_head_is_row_invariant() {
         length: 300,
         capacity: 320,
         window: usize::MAX,
+        mask: AttentionMask::Causal,
     };
     check::<f32, f32>(shape, (None, false), 5, true);
     check::<f32, f32>(shape, (Some(20.0), true), 6, false);
@@ -154,8 +174,10 @@ fn attention_of_many_tiles_is_row_invariant() {
             length,
             capacity: length,
             window,
+            mask: AttentionMask::Causal,
         };
         check::<f32, f32>(shape, (None, true), 8, false);
+        check::<f32, f32>(AttentionShape { mask: AttentionMask::BothWays, ..shape }, (None, true), 8, false);
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use clap::ValueEnum;
 use engine::{
-    Engine, Event, Request, RequestError, Sampling,
+    Engine, Event, Request, RequestError, Sampling, Speculate,
     profile::{self, Counters, KernelTime},
 };
 
@@ -45,7 +45,9 @@ impl SamplingKind {
     }
 
     fn request(self, prompt: Vec<u32>, max_tokens: usize, seed: u64) -> Request {
-        let plain = Request { ignore_eos: true, ..Request::new(prompt, max_tokens) };
+        // Plain decoding, whatever the engine's default is.
+        let speculation = Some(Speculate::Off);
+        let plain = Request { ignore_eos: true, speculation, ..Request::new(prompt, max_tokens) };
         let off = Sampling::default();
         match self {
             SamplingKind::Greedy => plain,

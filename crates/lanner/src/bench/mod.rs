@@ -10,5 +10,6 @@ mod statistics;
 
 pub(crate) use chart::{Picture, html, svg};
 pub(crate) use measure::{Sample, SamplingKind, Workload, measure, random_ids};
-pub(crate) use report::{BenchReport, ModelReport, Run};
+pub(crate) use report::{BenchReport, ModelReport, Run, number};
 pub(crate) use shapes::Shape;
+pub(crate) use statistics::Spread;

@@ -304,7 +304,7 @@ fn label(Workload { prompt, generate, batch, sampling }: Workload) -> String {
 }
 
 /// At least three significant digits.
-pub(super) fn number(value: Option<f64>) -> String {
+pub(crate) fn number(value: Option<f64>) -> String {
     match value {
         None => "-".into(),
         Some(value) if value >= 100.0 => format!("{value:.0}"),

@@ -10,6 +10,7 @@ mod server;
 mod service;
 mod store;
 mod thinking;
+mod tune;
 mod values;
 
 use std::path::PathBuf;
@@ -21,12 +22,16 @@ pub use self::{
     doctor::DoctorArgs,
     eval::EvalArgs,
     launch::LaunchArgs,
-    model::{CacheArgs, Device, Dtype, ModelArgs, Precision, SpeculateArgs, VolatilePrefix, WhenFull},
+    model::{
+        CacheArgs, Device, Dtype, MemoryArgs, MemoryMode, ModelArgs, Precision, SpeculateArgs,
+        VolatilePrefix, WhenFull,
+    },
     packaging::{CompletionsArgs, ManArgs},
     server::{RemoteArgs, ServerArgs},
     service::{LogsArgs, ServiceArgs, StartArgs, StatusArgs, StopArgs, serve_flags},
     store::{ExportFormat, HistoryCommand, HistoryRmArgs, StoreArgs, StoreFileArgs, UsageArgs},
     thinking::ThinkingArgs,
+    tune::TuneArgs,
     values::{Bytes, CorsOrigin, HostAddress, LogFormat, LogLevel, QuantizationMode, SpeculateArg},
 };
 use crate::sampling::SamplingArgs;
@@ -105,6 +110,13 @@ pub enum CliCommand {
     /// Each line is ok, warn or error; the last column says what to do. The exit status is 1 if
     /// there is an error. Nothing is sent to any host without --network.
     Doctor(DoctorArgs),
+    /// Measure this machine, and say which models fit, at which context and how fast.
+    ///
+    /// Measures the read bandwidth, a step, a prompt of 512 tokens and each drafter through the
+    /// engine that serves, and predicts from the headers of weight files what local models and
+    /// those of the catalogue take. Predicted speeds stand beside measured ones. Settings that
+    /// follow are written only with --write. docs/tune.md has the details.
+    Tune(TuneArgs),
     /// Download a model from the Hugging Face hub, or the files of it that are missing.
     ///
     /// Prints the model's folder. Downloads are resumed and verified. They go to the cache that
@@ -324,6 +336,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub speculate: SpeculateArgs,
     #[command(flatten)]
+    pub memory: MemoryArgs,
+    #[command(flatten)]
     pub cache: CacheArgs,
     #[command(flatten)]
     pub thinking: ThinkingArgs,
@@ -339,6 +353,8 @@ pub struct ChatArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub speculate: SpeculateArgs,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     #[command(flatten)]
     pub cache: CacheArgs,
     #[command(flatten)]
@@ -370,6 +386,9 @@ pub struct RunArgs {
     /// The prompt; `-` reads it from standard input.
     #[arg(value_name = "PROMPT")]
     pub prompt: Vec<String>,
+    /// An image to show the model before the prompt; may be given several times.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["raw", "ids"])]
+    pub image: Vec<PathBuf>,
     /// Complete the prompt as plain text, without the chat template.
     #[arg(long, conflicts_with_all = ["system", "think", "no_think"])]
     pub raw: bool,
@@ -392,6 +411,8 @@ pub struct RunArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub speculate: SpeculateArgs,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]

@@ -1,7 +1,10 @@
 //! Arguments on the model, how it runs, and its caches; sections `[model]` and `[cache]` of the
 //! config file.
 
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+};
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
@@ -38,10 +41,10 @@ pub struct ModelArgs {
     /// Compute threads on the CPU [default: one per physical core].
     #[arg(hide_short_help = true, long, env = "LANNER_THREADS", value_name = "THREADS")]
     pub threads: Option<NonZeroUsize>,
-    /// Most prompt tokens computed in one step [default: 512].
+    /// Most prompt tokens computed in one step [default: by --memory; 512].
     #[arg(hide_short_help = true, long, value_name = "TOKENS")]
     pub prefill_chunk: Option<usize>,
-    /// Most sequences in a batch [default: 64].
+    /// Most sequences in a batch [default: by --memory; 64].
     #[arg(hide_short_help = true, long, value_name = "REQUESTS")]
     pub max_batch: Option<usize>,
     /// Most requests in the queue; the server rejects more with 429 [default: 256].
@@ -51,7 +54,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "TOKENS")]
     pub max_context: Option<usize>,
     /// Most memory for weights, steps and state, in bytes or as 500M or 4G; the prefix cache is
-    /// evicted before a request is deferred [default: off].
+    /// evicted before a request is deferred [default: by --memory; off].
     #[arg(long, env = "LANNER_MEMORY_LIMIT", value_name = "BYTES|off")]
     pub memory_limit: Option<Bytes>,
     /// What happens to a request that fits under the memory limit, but not now [default: wait].
@@ -66,9 +69,27 @@ pub struct ModelArgs {
     /// [default: none].
     #[arg(hide_short_help = true, long, env = "LANNER_DRAFT_MODEL", value_name = "MODEL")]
     pub draft_model: Option<String>,
+    /// Most tokens of an image; larger images are made smaller before the model sees them
+    /// [default: 4096].
+    #[arg(hide_short_help = true, long, env = "LANNER_MAX_IMAGE_TOKENS", value_name = "TOKENS")]
+    pub max_image_tokens: Option<NonZeroU32>,
     /// A flag of some commands only: see [`SpeculateArgs`].
     #[arg(skip)]
     pub speculate: Option<SpeculateArg>,
+    /// A flag of some commands only: see [`MemoryArgs`].
+    #[arg(skip)]
+    pub memory: Option<MemoryMode>,
+}
+
+/// A flag of the commands that answer, in the config file's section `[model]`.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Model")]
+pub struct MemoryArgs {
+    /// A preset of everything that takes memory: `full` for a machine of its own, `eco` beside
+    /// other programs; docs/memory.md has the values. Flags of single values win over it. Caches
+    /// shrink while the system is short of memory [default: balanced].
+    #[arg(long, env = "LANNER_MEMORY", value_name = "MODE")]
+    pub memory: Option<MemoryMode>,
 }
 
 /// A flag of the commands that answer, in the config file's section `[model]`; `lanner bench` has
@@ -95,12 +116,12 @@ pub struct SpeculateArgs {
 #[command(next_help_heading = "Cache")]
 pub struct CacheArgs {
     /// Most memory of the prefix cache, in bytes or as 500M or 4G; `off` disables it
-    /// [default: an eighth of the machine's memory, at most 8G].
+    /// [default: by --memory; an eighth of the machine's memory, at most 8G].
     #[arg(long, env = "LANNER_PREFIX_CACHE", value_name = "BYTES|off")]
     pub prefix_cache: Option<Bytes>,
     /// Most disk space of the prefix cache, which then outlives the process; `off` disables it
-    /// [default: 3G for serve if there is a prefix cache, off for chat unless there is a
-    /// --cache-dir].
+    /// [default: by --memory; 3G for serve if there is a prefix cache, off for chat unless there is
+    /// a --cache-dir].
     #[arg(long, env = "LANNER_DISK_CACHE", value_name = "BYTES|off")]
     pub disk_cache: Option<Bytes>,
     /// Compress keys and values on the disk to this many bits, plus a scale and a bias per group.
@@ -135,6 +156,19 @@ pub enum WhenFull {
     Wait,
     /// It is rejected with 503.
     Refuse,
+}
+
+/// How much of the machine's memory to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum MemoryMode {
+    /// Larger caches and chunks; caches shrink only when the system is about to swap.
+    Full,
+    /// An eighth of the memory for the prefix cache, which shrinks when memory is short.
+    #[default]
+    Balanced,
+    /// At most half of the memory for everything, small caches and chunks.
+    Eco,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]

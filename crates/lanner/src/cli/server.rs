@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::values::{CorsOrigin, HostAddress, ModelAlias, OneOrMany, ToolDialect};
-use crate::keep_alive::KeepAlive;
+use crate::{image_url::AllowedHost, keep_alive::KeepAlive};
 
 /// Where to serve, to whom, and within which limits; `[server]` in the config file.
 #[derive(Debug, Default, Args, Deserialize)]
@@ -45,7 +45,18 @@ pub struct ServerArgs {
     /// network.
     #[arg(hide_short_help = true, long, value_name = "NAME")]
     pub allow_host: Vec<String>,
-    /// Largest request body, in MiB [default: 16].
+    /// Fetch images at https URLs of these hosts for requests that name them: `example.com`,
+    /// `*.example.com` for hosts below it, `http://example.com` to allow http too, `*` for all; with
+    /// commas, or several times. Only public addresses are reached [default: none is fetched].
+    #[arg(
+        hide_short_help = true,
+        long,
+        env = "LANNER_ALLOW_IMAGE_URLS",
+        value_name = "HOSTS",
+        value_delimiter = ','
+    )]
+    pub allow_image_urls: Vec<AllowedHost>,
+    /// Largest request body, in MiB. Images come on top, up to 64 MiB in all [default: 16].
     #[arg(hide_short_help = true, long, value_name = "MIB")]
     pub body_limit: Option<usize>,
     /// Serve the model under this name [default: the folder's name].

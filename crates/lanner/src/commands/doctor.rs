@@ -14,7 +14,8 @@ use ureq::Agent;
 use super::{CommandError, remote};
 use crate::{
     config::DoctorConfig,
-    doctor::{self, BugReport, Check, Machine, Redaction, Scope, Status},
+    doctor::{self, BugReport, Check, Redaction, Scope, Status},
+    host::HostInfo,
     hub::HubConfig,
     terminal::{say, table},
 };
@@ -39,7 +40,7 @@ pub fn doctor(config: &DoctorConfig) -> Result<ExitCode, CommandError> {
         address: config.server.address,
         server: server.and_then(|answer| Some(answer["version"].as_str()?.to_owned())),
     };
-    let mut checks = doctor::checks(&Machine::here(), &scope);
+    let mut checks = doctor::checks(&HostInfo::here(), &scope);
     if config.network {
         checks.push(doctor::hub(&config.hub, ask_hub));
     }

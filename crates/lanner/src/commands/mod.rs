@@ -24,6 +24,7 @@ mod show;
 mod speculate;
 mod stats;
 mod top;
+mod tune;
 
 pub use self::eval::eval;
 pub use bench::bench;
@@ -46,6 +47,9 @@ pub use service::{logs, start, status, stop};
 pub use show::show;
 pub use stats::stats;
 pub use top::top;
+pub use tune::tune;
+
+use crate::{config::ModelConfig, memory, terminal::say};
 
 /// Why a command failed, in one sentence for stderr.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +78,8 @@ pub enum CommandError {
     #[error(transparent)]
     Prompt(#[from] crate::model::PromptError),
     #[error(transparent)]
+    Attach(#[from] crate::attach::AttachError),
+    #[error(transparent)]
     Request(#[from] engine::RequestError),
     #[error("{0}")]
     Quantize(#[from] engine::quantize::QuantizeError),
@@ -96,6 +102,8 @@ pub enum CommandError {
     #[error("cannot write {}: {error}", path.display())]
     Write { path: std::path::PathBuf, error: std::io::Error },
     #[error(transparent)]
+    Tune(#[from] crate::tune::TuneError),
+    #[error(transparent)]
     Eval(#[from] ::eval::EvalError),
     #[error(transparent)]
     Store(#[from] store::StoreError),
@@ -114,6 +122,13 @@ pub enum CommandError {
     Launch(#[from] crate::launch::LaunchError),
     #[error(transparent)]
     Io(#[from] std::io::Error),
+}
+
+/// Names what the memory mode comes to, if the user chose one.
+fn say_memory_mode(model: &ModelConfig) {
+    if model.is_memory_mode_named {
+        say(format_args!("lanner: {}", memory::summary(model.memory_mode, &model.options)));
+    }
 }
 
 fn port_hint(error: &std::io::Error) -> &'static str {

@@ -13,10 +13,12 @@ use super::{
     ids::{continue_ids, dump_logits},
 };
 use crate::{
+    attach::{self, AttachError, attach_image},
     config::{ModelConfig, PromptText, RunConfig, RunPrompt},
     conversation,
     generate::{ChoiceEvent, Finish, Generation},
-    loading,
+    image::Images,
+    loading, memory,
     model::{AnswerParams, Conversation, Model, Prompt, PromptError},
     server::openai::{
         self,
@@ -38,18 +40,23 @@ enum Output {
 /// # Errors
 /// The model does not load, refuses the prompt or fails; or a file cannot be written.
 pub fn run(model: &ModelConfig, config: RunConfig) -> Result<(), CommandError> {
+    super::say_memory_mode(model);
     if let (RunPrompt::Ids(ids), false) = (&config.prompt, config.json) {
         return continue_ids(&loading::open_engine(model)?, ids.clone(), &config);
     }
     let output = if config.json { Output::Json } else { Output::Text };
     let prompt = RunInput::read(&config.prompt)?;
-    Model::open(model)?.with(|model| answer(model, prompt, config, output))
+    let opened = Model::open(model)?;
+    let _monitor = memory::watch(model.memory_mode, &model.options);
+    opened.with(|model| answer(model, prompt, config, output))
 }
 
 fn answer(model: &Model, prompt: RunInput, config: RunConfig, output: Output) -> Result<(), CommandError> {
     let prompt = prompt.encode(model)?;
+    let images = model.load_images(&prompt)?;
     let params = AnswerParams {
         overrides: &config.sampling,
+        images: &images,
         thinking: &ThinkingParams::default(),
         ignore_eos: config.ignore_eos,
         stop: config.stop,
@@ -90,10 +97,14 @@ enum RunInput {
 impl RunInput {
     fn read(prompt: &RunPrompt) -> Result<RunInput, CommandError> {
         Ok(match prompt {
-            RunPrompt::Turn { text, conversation } => {
+            RunPrompt::Turn { text, images: paths, conversation } => {
+                let mut images = Images::default();
+                let parts = paths.iter().map(|path| attach_image(path, &mut images));
+                let parts = parts.collect::<Result<Vec<Value>, AttachError>>()?;
                 let mut messages = conversation::opening(conversation.system.as_deref());
-                messages.push(conversation::user(&read_text(text)?));
-                RunInput::Conversation(conversation::prompt_for(messages, conversation.think))
+                messages.push(attach::message(parts, &read_text(text)?));
+                let conversation = conversation::prompt_for(messages, conversation.think);
+                RunInput::Conversation(Conversation { images, ..conversation })
             }
             RunPrompt::Raw(text) => RunInput::Text(read_text(text)?),
             RunPrompt::Ids(ids) => RunInput::Ids(ids.clone()),

@@ -16,6 +16,8 @@ use crate::{
     bench::machine,
     config::{ModelConfig, ServeConfig, StoreConfig, is_readable_by_others},
     hub,
+    image_url::ImageUrls,
+    memory,
     model::Model,
     server::{self, AppState, Server, preparation},
     terminal::say,
@@ -63,7 +65,10 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
         .block_on(TcpListener::bind(config.address))
         .map_err(|error| CommandError::Listen { address: config.address, error })?;
     let store = open_store(config.store.as_ref())?;
+    // Before the load, which a limit of the mode may refuse.
+    say(format_args!("lanner: {}", memory::summary(model.memory_mode, &model.options)));
     let server = Server::new(Model::open(model)?, config.registry.name.clone());
+    let _monitor = memory::watch(model.memory_mode, &model.options);
     // Before the line with the address, after which callers may stop reading.
     say(format_args!("lanner: {}", memory_summary(server.engine().info(), machine::memory())));
     let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());
@@ -72,6 +77,9 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     say(format_args!("lanner: serving {} on http://{address}/v1 (ready in {seconds:.2} s)", server.name()));
     let state = AppState::new(server, model.clone(), config.registry.clone());
     store.iter().for_each(|store| state.set_store(store.clone()));
+    if !config.allow_image_urls.is_empty() {
+        state.set_image_urls(ImageUrls::new(config.allow_image_urls.clone()));
+    }
     let result = runtime.block_on(server::serve(listener, state.clone(), &config));
     // Drops running requests; a template that is being rendered must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));

@@ -36,6 +36,8 @@ pub enum ConfigError {
     BitsWithoutDiskCache,
     #[error("there is no home folder for the disk cache; set its folder with --cache-dir")]
     NoCacheDir,
+    #[error("there is no home folder for the config file; name it with --config")]
+    NoConfigFolder,
     #[error("there is no home folder for the store; set its file with --store")]
     NoStoreFolder,
     /// Names the flag or config key.

@@ -5,6 +5,7 @@ mod api_keys;
 mod bench;
 mod dirs;
 mod doctor;
+mod edit;
 mod error;
 mod eval;
 mod hub;
@@ -17,6 +18,7 @@ mod service;
 mod store;
 mod thinking;
 mod tools;
+mod tune;
 
 use std::{
     collections::BTreeMap,
@@ -35,6 +37,7 @@ pub use self::{
     bench::{BenchConfig, BenchWeights, Chart, SpeculationConfig, SpeedConfig},
     dirs::kernel_cache_folder,
     doctor::DoctorConfig,
+    edit::{MergedConfig, merge_model_settings},
     error::ConfigError,
     eval::EvalConfig,
     launch::{LaunchAction, LaunchConfig},
@@ -46,6 +49,7 @@ pub use self::{
     store::{HistoryAction, HistoryConfig, StoreConfig, UsageConfig},
     thinking::ThinkingConfig,
     tools::{DiskCacheConfig, ModelsConfig, NgramConfig, QuantizeConfig, RmConfig, ShowConfig},
+    tune::{TuneConfig, WriteConfig},
 };
 pub use crate::cli::{CorsOrigin, ExportFormat, LogFormat};
 use crate::{
@@ -86,6 +90,7 @@ pub enum Command {
     Stats(UsageConfig),
     Cache(DiskCacheConfig),
     Bench(ModelConfig, BenchConfig),
+    Tune(ModelConfig, TuneConfig),
     Eval(EvalConfig),
     Completions(Shell),
     /// With the folder of the pages.
@@ -137,6 +142,7 @@ impl Config {
 }
 
 impl Command {
+    // Long: one arm per command.
     fn resolve(command: CliCommand, global: GlobalArgs) -> Result<Command, ConfigError> {
         let (mut file, color) = (ConfigFile::read(global.config.as_deref())?, !global.no_color);
         let hub = hub::resolve()?;
@@ -155,6 +161,7 @@ impl Command {
             CliCommand::Chat(args) => chat(args, file, color, hub)?,
             CliCommand::Run(mut args) => {
                 args.model.speculate = args.speculate.speculate.take();
+                args.model.memory = args.memory.memory;
                 let thinking = file.thinking(take(&mut args.thinking));
                 let (args, run) = RunConfig::new(args, file.sampling, color, &hub)?;
                 Command::Run(ModelConfig { thinking, ..model(args, file.model) }, run)
@@ -162,6 +169,10 @@ impl Command {
             CliCommand::Bench(args) => {
                 let (args, bench) = bench::resolve(args, &file.model)?;
                 Command::Bench(model(args, file.model), bench)
+            }
+            CliCommand::Tune(args) => {
+                let (model, tune) = tune::resolve(args, file, global.config, hub)?;
+                Command::Tune(model, tune)
             }
             CliCommand::Eval(args) => Command::Eval(EvalConfig::new(args)?),
             CliCommand::Launch(args) => {
@@ -214,7 +225,9 @@ fn serve(
     hub: HubConfig,
 ) -> Result<(ModelConfig, ServeConfig), ConfigError> {
     args.model.speculate = args.speculate.speculate;
-    let caches = model::caches(&args.cache, &file.cache, Some(model::DISK_CACHE_BYTES))?;
+    args.model.memory = args.memory.memory;
+    let preset = model::memory_mode(&args.model, &file.model).preset();
+    let caches = model::caches(&args.cache, &file.cache, preset, Some(preset.disk_cache))?;
     let thinking = file.thinking(args.thinking);
     let model = ModelConfig::without_cache(args.model, file.model, hub);
     let mut model = model.with_cache(caches, &args.cache, &file.cache);
@@ -232,7 +245,10 @@ fn chat(
     hub: HubConfig,
 ) -> Result<Command, ConfigError> {
     args.model.speculate = args.speculate.speculate;
-    let (thinking, caches) = (file.thinking(args.thinking), model::caches(&args.cache, &file.cache, None)?);
+    args.model.memory = args.memory.memory;
+    let preset = model::memory_mode(&args.model, &file.model).preset();
+    let caches = model::caches(&args.cache, &file.cache, preset, None)?;
+    let thinking = file.thinking(args.thinking);
     let model = ModelConfig::without_cache(args.model, file.model, hub);
     let model = ModelConfig { thinking, ..model.with_cache(caches, &args.cache, &file.cache) };
     let store = StoreArgs { store: args.store.store, no_store: args.no_history };

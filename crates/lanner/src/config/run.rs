@@ -43,6 +43,7 @@ pub enum RunPrompt {
     /// A user message for the chat template.
     Turn {
         text: PromptText,
+        images: Vec<PathBuf>,
         conversation: ConversationConfig,
     },
     /// Text to continue.
@@ -84,6 +85,7 @@ impl RunConfig {
             None if args.raw => RunPrompt::Raw(PromptText::new(prompt)?),
             None => RunPrompt::Turn {
                 text: PromptText::new(prompt)?,
+                images: args.image,
                 conversation: ConversationConfig::new(args.conversation),
             },
         };

@@ -11,6 +11,7 @@ use std::{
 use super::{api_keys::ApiKeys, error::ConfigError, store::StoreConfig};
 use crate::{
     cli::{CorsOrigin, HostAddress, RemoteArgs, ServerArgs},
+    image_url::AllowedHost,
     keep_alive::KeepAlive,
 };
 
@@ -31,6 +32,8 @@ pub struct ServeConfig {
     pub allowed_hosts: Vec<String>,
     /// Web pages that may use the server from other sites.
     pub cors_origins: Vec<CorsOrigin>,
+    /// Hosts from which images at URLs are fetched.
+    pub allow_image_urls: Vec<AllowedHost>,
     /// In bytes.
     pub body_limit: usize,
     pub registry: RegistryConfig,
@@ -102,6 +105,7 @@ impl Default for ServeConfig {
             share_prefixes: false,
             allowed_hosts: vec![],
             cors_origins: vec![],
+            allow_image_urls: vec![],
             body_limit: DEFAULT_BODY_LIMIT << 20,
             registry: RegistryConfig::new(&ServerArgs::default(), &ServerArgs::default()),
             admin: true,
@@ -134,6 +138,7 @@ impl ServeConfig {
             share_prefixes: args.share_prefixes || file.share_prefixes,
             cors_origins: if args.cors_origin.is_empty() { file.cors_origin } else { args.cors_origin },
             allowed_hosts: [args.allow_host, file.allow_host].concat(),
+            allow_image_urls: [args.allow_image_urls, file.allow_image_urls].concat(),
             body_limit: args.body_limit.or(file.body_limit).unwrap_or(DEFAULT_BODY_LIMIT) << 20,
             registry,
             admin: !args.no_admin && !file.no_admin,

@@ -2,15 +2,18 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
-use super::{Check, Machine, Scope};
-use crate::hub::{CachedModel, HubCache, LastUsed, megabytes, scan};
+use super::{Check, Scope};
+use crate::{
+    host::HostInfo,
+    hub::{CachedModel, HubCache, LastUsed, megabytes, scan},
+};
 
 /// Less is no room for another model.
 const MODEL_SPACE: u64 = 8 << 30;
 /// The default size of the prefix cache on disk.
 const PREFIX_SPACE: u64 = 3 << 30;
 
-pub(super) fn checks(machine: &Machine, scope: &Scope) -> Vec<Check> {
+pub(super) fn checks(machine: &HostInfo, scope: &Scope) -> Vec<Check> {
     let mut checks = match scope.hub {
         Err(fault) => vec![Check::error("models", fault.clone(), "correct or unset the variable")],
         Ok(hub) => hub.cache.iter().flat_map(|cache| models(machine, cache)).collect(),
@@ -19,13 +22,13 @@ pub(super) fn checks(machine: &Machine, scope: &Scope) -> Vec<Check> {
     checks
 }
 
-fn models(machine: &Machine, cache: &Path) -> Vec<Check> {
+fn models(machine: &HostInfo, cache: &Path) -> Vec<Check> {
     let found = scan(&HubCache::new(machine.see(cache)), &LastUsed(None));
     let (complete, partial): (Vec<_>, Vec<_>) = found.into_iter().partition(|model| model.missing.is_none());
     vec![downloaded(machine, &complete, &partial), folder(machine, "model folder", cache, MODEL_SPACE)]
 }
 
-fn downloaded(machine: &Machine, complete: &[CachedModel], partial: &[CachedModel]) -> Check {
+fn downloaded(machine: &HostInfo, complete: &[CachedModel], partial: &[CachedModel]) -> Check {
     let size = |models: &[CachedModel]| megabytes(models.iter().map(|model| model.size).sum());
     let found = match complete.len() {
         0 => "merlin, which is built in".into(),
@@ -36,7 +39,7 @@ fn downloaded(machine: &Machine, complete: &[CachedModel], partial: &[CachedMode
         let found = format!("{found}; {} not complete: {}", partial.len(), model.repo);
         return Check::warn("models", found, format!("lanner pull {}", model.repo));
     }
-    let memory = machine.memory("MemTotal").or_else(|| machine.sysctl("hw.memsize"));
+    let memory = machine.usable_memory();
     let large = complete.iter().filter(|model| memory.is_some_and(|memory| model.size > memory));
     match large.map(|model| model.repo.to_string()).collect::<Vec<_>>() {
         large if large.is_empty() => Check::ok("models", found),
@@ -48,7 +51,7 @@ fn downloaded(machine: &Machine, complete: &[CachedModel], partial: &[CachedMode
     }
 }
 
-fn prefixes(machine: &Machine, path: &Path) -> Check {
+fn prefixes(machine: &HostInfo, path: &Path) -> Check {
     let mode = fs::metadata(machine.see(path)).map_or(0, |metadata| metadata.permissions().mode());
     if mode & 0o077 != 0 {
         return Check::warn(
@@ -61,7 +64,7 @@ fn prefixes(machine: &Machine, path: &Path) -> Check {
 }
 
 /// Whether a folder, or the nearest one above it that exists, can be written and has space.
-fn folder(machine: &Machine, name: &'static str, path: &Path, least: u64) -> Check {
+fn folder(machine: &HostInfo, name: &'static str, path: &Path, least: u64) -> Check {
     let seen = path.ancestors().map(|folder| machine.see(folder)).find(|folder| folder.exists());
     let Some(seen) = seen else {
         return Check::error(name, format!("there is no {}", path.display()), "create it");
@@ -82,7 +85,7 @@ fn folder(machine: &Machine, name: &'static str, path: &Path, least: u64) -> Che
 }
 
 /// By `df`, in POSIX's format.
-fn free_space(machine: &Machine, path: &str) -> Option<u64> {
+fn free_space(machine: &HostInfo, path: &str) -> Option<u64> {
     let text = machine.output("df", &["-Pk", path])?;
     let kilobytes = text.lines().nth(1)?.split_whitespace().nth(3)?;
     Some(kilobytes.parse::<u64>().ok()? * 1024)
@@ -97,7 +100,7 @@ mod tests {
     #[test]
     fn missing_folder_is_judged_by_the_one_above() {
         let root = tempfile::tempdir().unwrap();
-        let machine = |free: u64, writable: bool| Machine {
+        let machine = |free: u64, writable: bool| HostInfo {
             root: root.path().into(),
             run: Box::new(move |program, _| match program {
                 "df" => {
@@ -105,11 +108,11 @@ mod tests {
                 }
                 _ => writable.then(String::new),
             }),
-            ..Machine::here()
+            ..HostInfo::here()
         };
         fs::create_dir(root.path().join("home")).unwrap();
         let path = PathBuf::from("/home/cache/models");
-        let check = |machine: &Machine| folder(machine, "model folder", &path, MODEL_SPACE).status.name();
+        let check = |machine: &HostInfo| folder(machine, "model folder", &path, MODEL_SPACE).status.name();
         assert_eq!(check(&machine(20 << 30, true)), "ok");
         assert_eq!(check(&machine(1 << 30, true)), "warn");
         assert_eq!(check(&machine(20 << 30, false)), "error");

@@ -2,7 +2,8 @@
 
 use std::{fs, path::PathBuf};
 
-use super::{Check, Machine};
+use super::Check;
+use crate::host::HostInfo;
 
 /// Of CUDA 13, which NVRTC 13 and MLX's CUDA library need.
 const LEAST_DRIVER: u32 = 580;
@@ -11,7 +12,7 @@ const LEAST_CAPABILITY: u32 = 90;
 const QUERY: [&str; 2] =
     ["--query-gpu=name,memory.total,compute_cap,driver_version", "--format=csv,noheader"];
 
-pub(super) fn checks(machine: &Machine, kernels: Option<&PathBuf>) -> Vec<Check> {
+pub(super) fn checks(machine: &HostInfo, kernels: Option<&PathBuf>) -> Vec<Check> {
     match machine.os {
         "linux" if is_present(machine) => {
             [driver(machine), device(machine), compiler(machine, kernels)].into_iter().flatten().collect()
@@ -22,7 +23,7 @@ pub(super) fn checks(machine: &Machine, kernels: Option<&PathBuf>) -> Vec<Check>
 }
 
 /// A display or 3D controller of NVIDIA's on the PCI bus, or the driver's own files.
-fn is_present(machine: &Machine) -> bool {
+fn is_present(machine: &HostInfo) -> bool {
     let devices = fs::read_dir(machine.path("/sys/bus/pci/devices")).into_iter().flatten().flatten();
     let is_gpu = |folder: PathBuf| {
         let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
@@ -31,7 +32,7 @@ fn is_present(machine: &Machine) -> bool {
     machine.path("/proc/driver/nvidia/version").exists() || devices.map(|entry| entry.path()).any(is_gpu)
 }
 
-fn driver(machine: &Machine) -> Option<Check> {
+fn driver(machine: &HostInfo) -> Option<Check> {
     if !(machine.has_library)("libcuda.so.1") {
         return Some(Check::error(
             "driver",
@@ -57,7 +58,7 @@ fn driver(machine: &Machine) -> Option<Check> {
     })
 }
 
-fn device(machine: &Machine) -> Option<Check> {
+fn device(machine: &HostInfo) -> Option<Check> {
     let list = machine.output("nvidia-smi", &QUERY)?;
     let rows: Vec<Vec<&str>> = list.lines().map(|line| line.split(',').map(str::trim).collect()).collect();
     let shown = rows.iter().filter_map(|row| Some(format!("{}, {}", row.first()?, row.get(1)?)));
@@ -73,7 +74,7 @@ fn device(machine: &Machine) -> Option<Check> {
     })
 }
 
-fn compiler(machine: &Machine, kernels: Option<&PathBuf>) -> Option<Check> {
+fn compiler(machine: &HostInfo, kernels: Option<&PathBuf>) -> Option<Check> {
     let found = ["libnvrtc.so.13", "libnvrtc.so.12"].into_iter().find(|name| (machine.has_library)(name));
     let cached =
         kernels.into_iter().flat_map(|folder| fs::read_dir(machine.see(folder)).into_iter().flatten());

@@ -1,18 +1,20 @@
 //! Memory of the machine, limits of control groups, and macOS's limit on memory for the GPU.
 
-use std::fs;
-
-use super::{Check, Machine};
-use crate::hub::megabytes;
+use super::Check;
+use crate::{
+    host::HostInfo,
+    hub::megabytes,
+    memory::{MemoryReading, Pressure},
+};
 
 /// Below this no useful model fits.
 const LITTLE: u64 = 2 << 30;
 
-pub(super) fn memory(machine: &Machine) -> Check {
-    let total = machine.memory("MemTotal").or_else(|| machine.sysctl("hw.memsize"));
+pub(super) fn memory(machine: &HostInfo) -> Check {
+    let total = machine.total_memory();
     let Some(total) = total else { return Check::warn("memory", "unknown", "set --memory-limit") };
     let available = machine.memory("MemAvailable");
-    let limit = group_limit(machine).filter(|limit| *limit < total);
+    let limit = machine.group_limit().filter(|limit| *limit < total);
     let mut found = megabytes(total);
     if let Some(available) = available {
         found = format!("{found}, {} available", megabytes(available));
@@ -35,20 +37,26 @@ pub(super) fn memory(machine: &Machine) -> Check {
     }
 }
 
-/// The least limit of this process's control groups, of version 2 or 1.
-fn group_limit(machine: &Machine) -> Option<u64> {
-    let files = [("", "memory.max"), ("memory", "memory.limit_in_bytes")];
-    let limits = files.into_iter().flat_map(|(controller, file)| {
-        machine
-            .cgroups(controller)
-            .into_iter()
-            .filter_map(move |folder| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok())
-    });
-    limits.min()
+/// Whether the system is short of memory now, as `lanner serve` sees it; `None` where the system
+/// reports nothing.
+pub(super) fn pressure(machine: &HostInfo) -> Option<Check> {
+    let reading = MemoryReading::of(machine);
+    if reading == MemoryReading::default() {
+        return None;
+    }
+    let found = reading.to_string();
+    let hint = "end other programs; servers of Lanner give back their prefix caches meanwhile";
+    Some(match reading.pressure() {
+        Pressure::Normal => Check::ok("memory pressure", found),
+        Pressure::Warning => Check::warn("memory pressure", found, hint),
+        Pressure::Critical => {
+            Check::warn("memory pressure", format!("{found}: the system is about to swap"), hint)
+        }
+    })
 }
 
 /// macOS's limit on memory that the GPU may hold.
-pub(super) fn wired_limit(machine: &Machine) -> Option<Check> {
+pub(super) fn wired_limit(machine: &HostInfo) -> Option<Check> {
     if machine.os != "macos" {
         return None;
     }

@@ -5,13 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Check, Machine};
-use crate::hub::megabytes;
+use super::Check;
+use crate::{host::HostInfo, hub::megabytes};
 
 /// A kernel that only the library for macOS 26 has: it uses the matrix units of M5's GPU.
 const NAX_KERNEL: &[u8] = b"steel_gemm_fused_nax";
 
-pub(super) fn checks(machine: &Machine) -> Vec<Check> {
+pub(super) fn checks(machine: &HostInfo) -> Vec<Check> {
     let library = loaded(machine).or_else(|| beside(machine));
     let Some(library) = library else {
         let hint = "`lanner` runs, so it is somewhere: see docs/files.md";
@@ -29,14 +29,14 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
 }
 
 /// The library that this process has loaded, on Linux.
-fn loaded(machine: &Machine) -> Option<PathBuf> {
+fn loaded(machine: &HostInfo) -> Option<PathBuf> {
     let maps = machine.read("/proc/self/maps")?;
     let paths = maps.lines().filter_map(|line| line.find('/').map(|start| &line[start..]));
     paths.map(Path::new).find(|path| path.ends_with("libmlx.so")).map(Path::to_path_buf)
 }
 
 /// The library of a package, beside the program.
-fn beside(machine: &Machine) -> Option<PathBuf> {
+fn beside(machine: &HostInfo) -> Option<PathBuf> {
     let name = if machine.os == "macos" { "libmlx.dylib" } else { "libmlx.so" };
     let folder = machine.program.as_ref()?.parent()?.join("lib/mlx/lib");
     let file = folder.join(name);
@@ -50,7 +50,7 @@ fn wheel(library: &Path) -> Option<String> {
 }
 
 /// MLX looks for its kernels beside its library.
-fn metallib(machine: &Machine, library: &Path) -> Check {
+fn metallib(machine: &HostInfo, library: &Path) -> Check {
     let file = library.with_file_name("mlx.metallib");
     let shown = file.display();
     let Ok(bytes) = fs::read(machine.see(&file)) else {

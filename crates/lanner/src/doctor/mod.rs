@@ -1,10 +1,9 @@
-//! The checks of `lanner doctor`. Each looks at a [`Machine`], which tests replace by folders and
+//! The checks of `lanner doctor`. Each looks at a [`HostInfo`], which tests replace by folders and
 //! outputs of other machines; none changes anything.
 
 mod bug_report;
 mod disk;
 mod gpu;
-mod machine;
 mod memory;
 mod mlx;
 mod processor;
@@ -17,11 +16,8 @@ use std::{
 
 use serde::Serialize;
 
-pub(crate) use self::{
-    bug_report::{BugReport, Redaction},
-    machine::Machine,
-};
-use crate::{hub::HubConfig, launch::AGENTS};
+pub(crate) use self::bug_report::{BugReport, Redaction};
+use crate::{host::HostInfo, hub::HubConfig, launch::AGENTS};
 
 /// One line of the result.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -79,10 +75,11 @@ impl Status {
 }
 
 /// All checks that need no network.
-pub(crate) fn checks(machine: &Machine, scope: &Scope) -> Vec<Check> {
+pub(crate) fn checks(machine: &HostInfo, scope: &Scope) -> Vec<Check> {
     let mut checks = vec![system(machine), processor::instructions(machine)];
     checks.extend(processor::quota(machine));
     checks.push(memory::memory(machine));
+    checks.extend(memory::pressure(machine));
     checks.extend(memory::wired_limit(machine));
     checks.extend(mlx::checks(machine));
     checks.extend(gpu::checks(machine, scope.kernels));
@@ -93,7 +90,7 @@ pub(crate) fn checks(machine: &Machine, scope: &Scope) -> Vec<Check> {
     checks
 }
 
-fn system(machine: &Machine) -> Check {
+fn system(machine: &HostInfo) -> Check {
     let version = match machine.os {
         "macos" => machine.output("sw_vers", &["-productVersion"]),
         _ => machine.output("uname", &["-r"]),

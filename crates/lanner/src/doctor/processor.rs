@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use super::{Check, Machine};
+use super::Check;
+use crate::host::HostInfo;
 
 /// Flags of /proc/cpuinfo, each with the level that kernels have with it.
 const LEVELS: [(&str, &str); 5] = [
@@ -14,7 +15,7 @@ const LEVELS: [(&str, &str); 5] = [
 ];
 
 /// The instruction set that kernels use, and a better one that the processor has.
-pub(super) fn instructions(machine: &Machine) -> Check {
+pub(super) fn instructions(machine: &HostInfo) -> Check {
     let cpu = machine
         .field("/proc/cpuinfo", "model name")
         .or_else(|| machine.output("sysctl", &["-n", "machdep.cpu.brand_string"]))
@@ -46,7 +47,7 @@ pub(super) fn instructions(machine: &Machine) -> Check {
 }
 
 /// The limit of a control group on processor time, if there is one.
-pub(super) fn quota(machine: &Machine) -> Option<Check> {
+pub(super) fn quota(machine: &HostInfo) -> Option<Check> {
     let second = machine.cgroups("").into_iter().filter_map(|folder| {
         let text = fs::read_to_string(folder.join("cpu.max")).ok()?;
         let (quota, period) = text.trim().split_once(' ')?;

@@ -11,7 +11,7 @@ const CPU: &str =
 const MEMORY: &str = "MemTotal:       32000000 kB\nMemAvailable:   20000000 kB\n";
 
 /// A machine with these files, and programs that print these texts.
-fn machine(files: &[(&str, &str)], programs: &'static [(&'static str, &'static str)]) -> (TempDir, Machine) {
+fn machine(files: &[(&str, &str)], programs: &'static [(&'static str, &'static str)]) -> (TempDir, HostInfo) {
     let root = tempdir().unwrap();
     for (path, text) in [("proc/cpuinfo", CPU), ("proc/meminfo", MEMORY)].iter().chain(files) {
         let path = root.path().join(path);
@@ -22,7 +22,7 @@ fn machine(files: &[(&str, &str)], programs: &'static [(&'static str, &'static s
         let line = [&[program], args].concat().join(" ");
         programs.iter().find(|(start, _)| line.starts_with(start)).map(|(_, text)| (*text).to_owned())
     };
-    let machine = Machine {
+    let machine = HostInfo {
         os: "linux",
         arch: "x86_64",
         root: root.path().into(),

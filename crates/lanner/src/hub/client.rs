@@ -191,19 +191,24 @@ fn unreachable(url: &str, error: &dyn std::fmt::Display) -> HubError {
 /// The target of a redirect; HTTPS never redirects to HTTP.
 fn redirected(url: &str, headers: &HeaderMap) -> Result<String, FetchError> {
     let to = headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let to = match to {
-        "" => {
-            let reason = "it redirects to nowhere".into();
-            return Err(FetchError::Permanent(HubError::Unreachable { url: url.into(), reason }));
-        }
-        absolute if is_absolute(absolute) => absolute.to_owned(),
-        host if host.starts_with("//") => format!("{}:{host}", url.split(':').next().unwrap_or_default()),
-        path => format!("{}{}", origin(url).unwrap_or_default(), resolved(url, path)),
-    };
+    if to.is_empty() {
+        let reason = "it redirects to nowhere".into();
+        return Err(FetchError::Permanent(HubError::Unreachable { url: url.into(), reason }));
+    }
+    let to = redirect_target(url, to);
     if url.starts_with("https:") && !to.starts_with("https:") {
         return Err(FetchError::Permanent(HubError::Downgrade { url: url.into(), to }));
     }
     Ok(to)
+}
+
+/// The URL that the reference `to` means at `url`.
+pub(crate) fn redirect_target(url: &str, to: &str) -> String {
+    match to {
+        absolute if is_absolute(absolute) => absolute.to_owned(),
+        host if host.starts_with("//") => format!("{}:{host}", url.split(':').next().unwrap_or_default()),
+        path => format!("{}{}", origin(url).unwrap_or_default(), resolved(url, path)),
+    }
 }
 
 /// Whether a URL begins with a scheme; the query of a relative URL may hold one too.

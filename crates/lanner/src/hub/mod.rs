@@ -22,6 +22,7 @@ mod scan;
 
 use std::{path::PathBuf, time::Duration};
 
+pub(crate) use self::client::redirect_target;
 pub use self::{
     cache::HubCache,
     check::{LocalModel, check},

@@ -17,6 +17,8 @@ pub struct AnswerParams<'a> {
     /// Its `max_tokens` counts the answer without its thinking, unless they share it.
     pub overrides: &'a Overrides,
     pub thinking: &'a ThinkingParams,
+    /// The prompt's, decoded.
+    pub images: &'a [engine::Image],
     /// Continue after the tokens that end an answer; then thinking has no limit.
     pub ignore_eos: bool,
     /// Stop strings.
@@ -35,6 +37,7 @@ impl Model {
     /// encode the sentence that closes the thinking.
     pub fn answer(&self, prompt: &Prompt, params: AnswerParams) -> Result<(Request, Decoder), PromptError> {
         let mut request = self.request(prompt.ids.clone(), params.overrides);
+        request.images = params.images.to_vec();
         request.ignore_eos = params.ignore_eos;
         request.prompt_progress = true;
         request.cache_breakpoints = prompt.cache_breakpoints.clone();

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     config::{ModelConfig, RegistryConfig},
     hub::HubConfig,
+    image_url::ImageUrls,
     source::Source,
 };
 
@@ -33,6 +34,7 @@ struct Shared {
     settings: RegistryConfig,
     pulling: Arc<Mutex<BTreeSet<String>>>,
     store: OnceLock<Store>,
+    image_urls: OnceLock<ImageUrls>,
 }
 
 impl FromRef<AppState> for Arc<Common> {
@@ -68,7 +70,8 @@ impl AppState {
         let retention = Retention { keep_alive: settings.keep_alive, pinned: settings.pin };
         let aliases = server.model.location.as_ref().map(|location| names.aliases_at(location));
         registry.replace_default(&registry.insert(server, aliases.unwrap_or_default(), retention));
-        let (loads, pulling, store) = (Loads::default(), Arc::default(), OnceLock::new());
+        let (loads, pulling) = (Loads::default(), Arc::default());
+        let (store, image_urls) = (OnceLock::new(), OnceLock::new());
         AppState(Arc::new(Shared {
             common,
             registry,
@@ -79,6 +82,7 @@ impl AppState {
             settings,
             pulling,
             store,
+            image_urls,
         }))
     }
 
@@ -89,6 +93,16 @@ impl AppState {
 
     pub fn store(&self) -> Option<&Store> {
         self.0.store.get()
+    }
+
+    /// Fetches images at URLs that requests name; later calls change nothing.
+    pub fn set_image_urls(&self, image_urls: ImageUrls) {
+        let _ = self.0.image_urls.set(image_urls);
+    }
+
+    /// `None`: no URL is fetched.
+    pub fn image_urls(&self) -> Option<&ImageUrls> {
+        self.0.image_urls.get()
     }
 
     /// State that all models share.

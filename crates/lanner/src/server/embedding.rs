@@ -45,7 +45,7 @@ pub(super) async fn embed<T: EmbeddingTask>(
     log.enter()?;
     let JsonBody { received, client } = body?;
     let server = state.lease_for(preparation, &received, arrived).await?;
-    let Received { bytes, charge } = received;
+    let Received { bytes, charge, .. } = received;
     let (lease, lane) = (server.clone(), charge.lane());
     let start = move || {
         let task = T::parse(&bytes)?;

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     generate::ChoiceEvent,
-    model::{Model, Prompt},
+    model::{Conversation, Model, Prompt},
 };
 
 /// The request and response bodies of one route.
@@ -38,6 +38,10 @@ pub(super) trait ApiFormat: Sized + Send + 'static {
     /// 400: it is not stored, or too much.
     fn attach(_: &mut Self::Prompts, _: &Server, _: &Tenant) -> Result<usize, ApiError> {
         Ok(0)
+    }
+    /// The conversation that may have images.
+    fn conversation(_: &mut Self::Prompts) -> Option<&mut Conversation> {
+        None
     }
     /// Encodes the prompts.
     ///

@@ -1,6 +1,7 @@
 //! One function per route.
 
 use std::{
+    convert::Infallible,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -24,7 +25,7 @@ use super::{
     format::ApiFormat,
     metrics::{Outcome, OutcomeGuard},
     openai::{OpenAi, chat::ChatFormat, completions::CompletionFormat, error::ApiError},
-    preparation::{Lane, Preparation, Received},
+    preparation::{BodyKind, Lane, Preparation, Received},
     request_log::RequestLog,
     tenant::Client,
 };
@@ -151,7 +152,7 @@ pub(super) async fn chat_completions(
     State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
-    body: Body,
+    ImageBody(body): ImageBody,
 ) -> Result<Response, ApiError> {
     respond::<OpenAi<ChatFormat>>(state, &preparation, log, body).await
 }
@@ -193,12 +194,13 @@ async fn answer<F: ApiFormat>(
     let arrived = Instant::now();
     let JsonBody { received, client } = body?;
     let server = state.lease_for(preparation, &received, arrived).await?;
-    let Received { bytes, charge } = received;
+    let Received { bytes, charge, text_limit } = received;
     let lane = charge.lane();
-    let request =
-        preparation.run(lane, move || ParsedRequest::<F>::parse(server, client, &bytes, arrived)).await?;
+    let parse = move || ParsedRequest::<F>::parse(server, client, &bytes, text_limit, arrived);
+    let mut request = preparation.run(lane, parse).await?;
     let claim = request.claim().await?;
-    let lane = lane.with(request.attached);
+    let images = request.prepare_images(&state, preparation).await?;
+    let lane = lane.with(request.attached + images);
     let begin = move || {
         // Until preparation has freed its memory.
         let _charge = charge;
@@ -234,6 +236,12 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<JsonBody, ApiError> {
+        JsonBody::read(request, BodyKind::Text).await
+    }
+}
+
+impl JsonBody {
+    async fn read(request: Request, kind: BodyKind) -> Result<JsonBody, ApiError> {
         if !is_json(request.headers()) {
             let message = "send the body as `Content-Type: application/json`";
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
@@ -242,8 +250,19 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
             return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "this route has no body reader"));
         };
         let client = request.extensions().get::<Client>().cloned().unwrap_or_default();
-        let received = preparation.read(request.into_body()).await?;
+        let received = preparation.read(request.into_body(), kind).await?;
         Ok(JsonBody { received, client })
+    }
+}
+
+/// A body that may hold images, so a larger one.
+pub(super) struct ImageBody(pub Body);
+
+impl<S: Send + Sync> FromRequest<S> for ImageBody {
+    type Rejection = Infallible;
+
+    async fn from_request(request: Request, _: &S) -> Result<ImageBody, Infallible> {
+        Ok(ImageBody(JsonBody::read(request, BodyKind::WithImages).await))
     }
 }
 

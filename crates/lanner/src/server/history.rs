@@ -16,7 +16,7 @@ use store::{Cursor, Page, Period, Scope, Store, StoreError, Summary, Update, Usa
 use super::{
     app_state::AppState,
     clock::unix_seconds,
-    handlers::{Body, JsonBody, Threads, json_text},
+    handlers::{ImageBody, JsonBody, Threads, json_text},
     openai::{self, error::ApiError},
     preparation::{Lane, Preparation, Received},
     schema::{TextOrNull, words},
@@ -118,10 +118,10 @@ pub(super) async fn put(
     State(state): State<AppState>,
     Extension(preparation): Threads,
     id: Id,
-    body: Body,
+    ImageBody(body): ImageBody,
 ) -> Result<Json<Value>, ApiError> {
     let (store, id) = (opened(&state)?, named(id)?);
-    let JsonBody { received: Received { bytes, charge }, client } = body?;
+    let JsonBody { received: Received { bytes, charge, .. }, client } = body?;
     let lane = charge.lane();
     let update: Update = preparation.run(lane, move || openai::parse(&bytes)).await?;
     let owner = owner(&client).to_owned();

@@ -174,6 +174,8 @@ impl MetricsPage<'_> {
             "class",
             promised.into_iter(),
         );
+        let help = "Times that prefix caches shrank because the system was short of memory.";
+        text.counter("lanner_memory_shortages_total", help, metrics.account.cache_pressure().releases);
         if let Some(limit) = self.memory_limit {
             text.gauge("lanner_memory_limit_bytes", "Limit of the bytes that MLX holds.", limit);
         }

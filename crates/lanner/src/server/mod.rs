@@ -16,6 +16,7 @@ mod format;
 mod handlers;
 pub(crate) mod history;
 mod idempotency;
+mod images;
 mod ingress;
 mod key_limits;
 mod metrics;

@@ -19,6 +19,7 @@ use super::{
     preparation::Lane,
     unix_seconds,
 };
+use crate::model::Model;
 
 /// Loaded models, the default first; then those that can be loaded.
 pub(crate) async fn models(
@@ -79,7 +80,18 @@ fn describe_loaded(model: &LoadedModel) -> Value {
         // vLLM's name.
         "max_model_len": info.context_length,
         "tool_dialect": server.model.tool_dialect.map(Dialect::name),
+        "capabilities": capabilities(&server.model),
         "memory": memory(&server.model.engine),
+    })
+}
+
+/// What requests may use. On disk a model's are not known.
+fn capabilities(model: &Model) -> Value {
+    json!({
+        "vision": model.vision.is_ok(),
+        "tools": model.tool_dialect.is_some(),
+        "thinking": model.reasons(),
+        "embeddings": model.embedding_head.is_ok(),
     })
 }
 

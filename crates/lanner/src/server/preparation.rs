@@ -1,6 +1,9 @@
 //! Limits on reading and preparing requests: body timeouts, buffered bytes, and threads that parse,
 //! render and tokenise. Small requests never queue after large ones.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     num::NonZeroUsize,
     sync::Arc,
@@ -30,6 +33,12 @@ const SMALL_BYTES: usize = MAX_CONNECTIONS as usize * SMALL_BODY;
 const LARGE_BYTES: usize = 64 << 20;
 /// Most bytes of answers from what the server stores, until their clients have read them.
 const ANSWER_BYTES: usize = 64 << 20;
+/// Largest body with images, in bytes; without them, the text in it keeps to the body limit.
+const IMAGE_BODY: usize = 64 << 20;
+/// Most bytes of decoded images, until the engine has read their prompts.
+const IMAGE_BYTES: usize = 1 << 30;
+/// Images fetched from URLs at a time.
+const FETCHING_THREADS: usize = 4;
 /// Bodies take at most this part of a memory limit, as a divisor.
 const MEMORY_DIVISOR: usize = 8;
 /// Small requests prepared at a time.
@@ -46,7 +55,7 @@ const UNIT: usize = 1024;
 
 /// Most blocking threads of [`Preparation`].
 pub fn threads() -> usize {
-    SMALL_THREADS + large_threads() + WAITING_THREADS
+    SMALL_THREADS + large_threads() + WAITING_THREADS + FETCHING_THREADS
 }
 
 /// Few: a long prompt takes seconds of a core that the engine could use.
@@ -56,21 +65,40 @@ fn large_threads() -> usize {
 
 pub struct Preparation {
     body_limit: usize,
+    image_body_limit: usize,
     body_timeout: Duration,
     small_bytes: Arc<Semaphore>,
     large_bytes: Arc<Semaphore>,
     answer_bytes: Arc<Semaphore>,
     /// All permits of `answer_bytes`.
     answer_units: usize,
+    image_bytes: Arc<Semaphore>,
+    /// All permits of `image_bytes`.
+    image_units: usize,
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
+    fetching: Arc<Semaphore>,
+}
+
+/// What a body may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyKind {
+    Text,
+    WithImages,
+}
+
+/// Permits for the images of a request, as files or decoded.
+pub struct ImageCharge {
+    _bytes: OwnedSemaphorePermit,
 }
 
 /// A complete body, and its permits.
 pub struct Received {
     pub bytes: Bytes,
     pub charge: Charge,
+    /// Most bytes besides images.
+    pub text_limit: usize,
 }
 
 /// Permits of a request while it is prepared.
@@ -100,6 +128,8 @@ pub enum Lane {
     },
     /// Blocks on the engine.
     Waiting,
+    /// Blocks on another server.
+    Fetching,
 }
 
 impl Lane {
@@ -125,17 +155,22 @@ impl Preparation {
         let share = memory_limit.map_or(usize::MAX, |limit| limit / MEMORY_DIVISOR);
         let large = LARGE_BYTES.max(2 * body_limit).min(share).max(UNIT);
         let answer_units = units(ANSWER_BYTES.min(share).max(SMALL_BODY));
+        let image_units = units(IMAGE_BYTES.min(share).max(SMALL_BODY));
         let semaphore = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         Preparation {
             body_limit: body_limit.min(large),
+            image_body_limit: body_limit.max(IMAGE_BODY).min(large),
             body_timeout,
             small_bytes: semaphore(units(SMALL_BYTES.min(share).max(SMALL_BODY))),
             large_bytes: semaphore(units(large)),
             answer_bytes: semaphore(answer_units),
             answer_units,
+            image_bytes: semaphore(image_units),
+            image_units,
             small: semaphore(SMALL_THREADS),
             large: semaphore(large_threads()),
             waiting: semaphore(WAITING_THREADS),
+            fetching: semaphore(FETCHING_THREADS),
         }
     }
 
@@ -144,10 +179,11 @@ impl Preparation {
     /// # Errors
     /// 413: too large, before reading if its length is declared. 400: too many values, or it ends
     /// early. 408: too slow. 503: too many large bodies are being read.
-    pub async fn read(&self, body: Body) -> Result<Received, ApiError> {
+    pub async fn read(&self, body: Body, kind: BodyKind) -> Result<Received, ApiError> {
+        let limit = self.limit(kind);
         let declared = body.size_hint().exact().unwrap_or(0);
-        if declared > self.body_limit as u64 {
-            return Err(self.too_large());
+        if declared > limit as u64 {
+            return Err(self.too_large(kind));
         }
         let mut is_large = declared > SMALL_BODY as u64;
         let mut charge = match is_large {
@@ -162,14 +198,20 @@ impl Preparation {
             let Some(chunk) = chunk.map_err(|_| self.too_slow())? else { break };
             let chunk = chunk.map_err(|_| ApiError::invalid_body("the body could not be read to its end"))?;
             let total = bytes.len() + chunk.len();
-            if total > self.body_limit {
-                return Err(self.too_large());
+            if total > limit {
+                return Err(self.too_large(kind));
             }
             count.feed(&chunk)?;
             if !is_large && total > SMALL_BODY {
                 is_large = true;
-                // Its final length is unknown, so it is charged the largest.
+                // Its final length is unknown, so it is charged the largest of a text.
                 charge = Some(self.charge(&self.large_bytes, units(self.body_limit)).await?);
+            } else if is_large && declared == 0 && total > self.body_limit && bytes.len() <= self.body_limit {
+                let rest = units(limit) - units(self.body_limit);
+                let more = self.charge(&self.large_bytes, rest).await?;
+                if let Some(charge) = &mut charge {
+                    charge.merge(more);
+                }
             } else if !is_large && units(total) > units(bytes.len()) {
                 let more = self.charge(&self.small_bytes, units(total) - units(bytes.len())).await?;
                 match &mut charge {
@@ -187,7 +229,46 @@ impl Preparation {
             true => Lane::Large { threads: 1 + bytes.len() / BYTES_PER_THREAD },
             false => Lane::Small,
         };
-        Ok(Received { bytes: bytes.into(), charge: Charge { lane, _bytes: charge } })
+        let charge = Charge { lane, _bytes: charge };
+        Ok(Received { bytes: bytes.into(), charge, text_limit: self.body_limit })
+    }
+
+    fn limit(&self, kind: BodyKind) -> usize {
+        match kind {
+            BodyKind::Text => self.body_limit,
+            BodyKind::WithImages => self.image_body_limit,
+        }
+    }
+
+    /// Acquires memory for bytes of decoded images; `param` is the field that holds them.
+    ///
+    /// # Errors
+    /// 400: more than all that there is. 503: other requests have it.
+    pub async fn charge_images(&self, bytes: usize, param: &str) -> Result<ImageCharge, ApiError> {
+        let (needed, all) = (units(bytes), self.image_units);
+        if needed > all {
+            let message = format!(
+                "the images in {param} take {bytes} bytes once decoded, more than the server's {}; \
+                 send fewer or smaller ones",
+                all * UNIT
+            );
+            return Err(ApiError::invalid(param, message).code("invalid_image"));
+        }
+        let charge = self.charge(&self.image_bytes, needed).await;
+        charge.map(|bytes| ImageCharge { _bytes: bytes }).map_err(|mut error| {
+            error.body.message = "other requests' images take all memory for images; try again later".into();
+            error
+        })
+    }
+
+    /// Acquires memory for the files of `count` images of at most `bytes` each, before they are
+    /// fetched.
+    ///
+    /// # Errors
+    /// 503: other requests have it.
+    pub async fn charge_files(&self, count: usize, bytes: usize) -> Result<ImageCharge, ApiError> {
+        let needed = units(count * bytes).min(units(self.image_body_limit));
+        Ok(ImageCharge { _bytes: self.charge(&self.large_bytes, needed).await? })
     }
 
     /// Runs CPU-bound work on a thread of the lane. Dropping the future before it starts leaves the
@@ -201,6 +282,7 @@ impl Preparation {
             Lane::Small => (&self.small, 1),
             Lane::Large { threads } => (&self.large, threads.min(large_threads())),
             Lane::Waiting => (&self.waiting, 1),
+            Lane::Fetching => (&self.fetching, 1),
         };
         let threads = free.clone().acquire_many_owned(threads as u32).await.map_err(|_| busy())?;
         let work = move || {
@@ -245,9 +327,16 @@ impl Preparation {
         all.min(last + self.body_timeout)
     }
 
-    fn too_large(&self) -> ApiError {
-        let message =
-            format!("the body is larger than the limit of {} bytes; see --body-limit", self.body_limit);
+    fn too_large(&self, kind: BodyKind) -> ApiError {
+        let limit = self.limit(kind);
+        let message = match kind {
+            BodyKind::Text => format!("the body is larger than the limit of {limit} bytes; see --body-limit"),
+            BodyKind::WithImages => {
+                format!(
+                    "the body is larger than the limit of {limit} bytes for bodies with images; send fewer"
+                )
+            }
+        };
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("request_too_large")
     }
 
@@ -268,156 +357,4 @@ fn busy() -> ApiError {
     let message = "too many large requests are being read; try again later";
     let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("busy");
     ApiError { retry_after: Some(Duration::from_secs(1)), ..error }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-    use futures_util::{FutureExt, stream};
-    use tokio::runtime::Builder;
-
-    use super::*;
-
-    const TIMEOUT: Duration = Duration::from_millis(100);
-
-    fn block_on<T>(work: impl Future<Output = T>) -> T {
-        Builder::new_current_thread().enable_time().build().unwrap().block_on(work)
-    }
-
-    #[test]
-    fn body_over_the_limit_is_413_declared_or_chunked() {
-        let preparation = Preparation::new(1 << 20, TIMEOUT, None);
-        let read = |body| block_on(preparation.read(body)).map(|received| received.bytes.len());
-        let status = |result: Result<usize, ApiError>| result.map_err(|error| error.status.as_u16());
-        assert_eq!(status(read(Body::from(vec![b' '; 1 << 20]))), Ok(1 << 20));
-        assert_eq!(status(read(Body::from(vec![b' '; (1 << 20) + 1]))), Err(413));
-        let endless = stream::iter(std::iter::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 9999])));
-        assert_eq!(status(read(Body::from_stream(endless))), Err(413));
-    }
-
-    #[test]
-    fn body_with_too_many_messages_is_rejected_early() {
-        let preparation = Preparation::new(1 << 30, TIMEOUT, None);
-        let sent = Arc::new(AtomicUsize::new(0));
-        let counted = sent.clone();
-        let messages = stream::iter((0..1_000_000).map(move |_| {
-            let text = if counted.fetch_add(1, Relaxed) == 0 { r#"{"messages": [{}"# } else { ", {}" };
-            Ok::<_, std::io::Error>(text.as_bytes())
-        }));
-        let error = block_on(preparation.read(Body::from_stream(messages))).err().unwrap();
-        assert_eq!((error.status.as_u16(), error.body.param.as_deref()), (400, Some("messages")));
-        assert!(sent.load(Relaxed) < 20_000, "{sent:?} of a million were read");
-    }
-
-    #[test]
-    fn stalled_body_times_out() {
-        let preparation = Preparation::new(1 << 20, TIMEOUT, None);
-        let stopped = stream::iter([Ok::<_, std::io::Error>(vec![b'{'])]).chain(stream::pending());
-        let error = block_on(preparation.read(Body::from_stream(stopped))).err().unwrap();
-        assert_eq!((error.status.as_u16(), error.body.code), (408, Some("request_timeout")));
-    }
-
-    #[test]
-    fn large_bodies_are_limited_apart_from_small_ones() {
-        let preparation = Preparation::new(1 << 20, TIMEOUT, Some((2 * MEMORY_DIVISOR) << 20));
-        block_on(async {
-            let large = || Body::from(vec![b' '; 1 << 20]);
-            let held = [preparation.read(large()).await.ok(), preparation.read(large()).await.ok()];
-            assert!(held.iter().flatten().all(|received| received.charge.lane() != Lane::Small));
-            let error = preparation.read(large()).await.err().unwrap();
-            assert_eq!((error.status.as_u16(), error.body.code), (503, Some("busy")));
-            let small = preparation.read(Body::from("{}")).now_or_never().unwrap().ok().unwrap();
-            assert_eq!(small.charge.lane(), Lane::Small);
-            drop(held);
-            // A body of unknown length keeps only the permits of its final length.
-            let pieces =
-                || stream::iter((0..20).map(|_| Ok::<_, std::io::Error>(vec![b' '; SMALL_BODY / 10])));
-            let read = || preparation.read(Body::from_stream(pieces()));
-            let held = [read().await.ok(), read().await.ok(), read().await.ok()];
-            assert!(held.iter().flatten().all(|received| received.charge.lane() != Lane::Small));
-            assert_eq!(held.iter().flatten().count(), 3);
-        });
-    }
-
-    #[test]
-    fn small_body_does_not_wait_for_slow_ones_on_all_other_connections() {
-        let preparation = Arc::new(Preparation::new(16 << 20, Duration::from_secs(600), None));
-        block_on(async {
-            for _ in 1..MAX_CONNECTIONS {
-                let sent = stream::iter([Ok::<_, std::io::Error>(vec![b' '; SMALL_BODY])]);
-                let (slow, preparation) =
-                    (Body::from_stream(sent.chain(stream::pending())), preparation.clone());
-                tokio::spawn(async move { preparation.read(slow).await.map(|_| ()) });
-            }
-            // Until each has read what was sent.
-            while preparation.small_bytes.available_permits() > units(SMALL_BODY) {
-                tokio::task::yield_now().await;
-            }
-            let chunked = Body::from_stream(stream::iter([Ok::<_, std::io::Error>("{}")]));
-            assert!(preparation.read(chunked).now_or_never().is_some_and(|body| body.is_ok()));
-        });
-    }
-
-    #[test]
-    fn answers_count_until_they_are_sent() {
-        let preparation = Preparation::new(1 << 20, TIMEOUT, None);
-        let write = |length: usize| move || Ok::<Bytes, ApiError>(vec![b' '; length].into());
-        block_on(async {
-            let unread = preparation.answer(ANSWER_BYTES - UNIT, write(1)).await.unwrap();
-            assert!(preparation.answer(UNIT, write(7)).await.is_ok_and(|answer| answer.len() == 7));
-            let error = preparation.answer(2 * UNIT, write(1)).await.err().unwrap();
-            assert_eq!((error.status.as_u16(), error.body.code), (503, Some("busy")));
-            // A piece that is still to be sent holds all of it.
-            let piece = unread.slice(0..1);
-            drop(unread);
-            assert!(preparation.answer(2 * UNIT, write(1)).await.is_err());
-            drop(piece);
-            assert!(preparation.answer(2 * ANSWER_BYTES, write(1)).await.is_ok(), "a large one goes alone");
-        });
-    }
-
-    #[test]
-    fn body_limit_is_a_part_of_the_memory_limit() {
-        let preparation = Preparation::new(16 << 20, TIMEOUT, Some(8 << 20));
-        let status = |length: usize| {
-            block_on(preparation.read(Body::from(vec![b' '; length])))
-                .err()
-                .map(|error| error.status.as_u16())
-        };
-        assert_eq!(status(1 << 20), None);
-        assert_eq!(status((1 << 20) + 1), Some(413));
-    }
-
-    #[test]
-    fn body_with_many_values_uses_the_large_lane() {
-        let preparation = Preparation::new(64 << 20, TIMEOUT, None);
-        let lane = |body: Body| block_on(preparation.read(body)).ok().map(|received| received.charge.lane());
-        let values = |count: usize| Body::from(format!("{{\"a\": [{}]}}", vec!["0"; count].join(",")));
-        assert_eq!(lane(values(SMALL_COUNT)), Some(Lane::Small));
-        assert_eq!(lane(values(SMALL_COUNT + 1)), Some(Lane::Large { threads: 1 }));
-        assert_eq!(lane(Body::from(vec![b' '; 2 * BYTES_PER_THREAD])), Some(Lane::Large { threads: 3 }));
-        assert_eq!(Lane::Small.with(SMALL_BODY), Lane::Small);
-        assert_eq!(Lane::Small.with(2 * BYTES_PER_THREAD), Lane::Large { threads: 3 });
-    }
-
-    #[test]
-    fn small_lane_does_not_wait_for_large_lane() {
-        let runtime =
-            Builder::new_multi_thread().max_blocking_threads(threads()).enable_time().build().unwrap();
-        let preparation = Arc::new(Preparation::new(1 << 20, TIMEOUT, None));
-        let (release, wait) = std::sync::mpsc::channel::<()>();
-        let wait = Arc::new(std::sync::Mutex::new(wait));
-        for _ in 0..3 * large_threads() {
-            let (preparation, wait) = (preparation.clone(), wait.clone());
-            runtime.spawn(async move {
-                // Until the sender is dropped.
-                let stuck = move || Ok(wait.lock().map(|wait| wait.recv().is_err()).unwrap_or(true));
-                preparation.run(Lane::Large { threads: 9 }, stuck).await
-            });
-        }
-        let small = runtime.block_on(preparation.run(Lane::Small, || Ok(7)));
-        assert_eq!(small.ok(), Some(7));
-        drop(release);
-    }
 }

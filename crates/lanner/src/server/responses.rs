@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{
     Common,
     app_state::AppState,
-    handlers::{Body, Log, Threads, json_text, respond},
+    handlers::{ImageBody, Log, Threads, json_text, respond},
     openai::{
         error::ApiError,
         responses::{ResponsesFormat, store::NotStored, stored_item::StoredItem},
@@ -29,7 +29,7 @@ pub(super) async fn create(
     State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
-    body: Body,
+    ImageBody(body): ImageBody,
 ) -> Result<Response, ApiError> {
     respond::<ResponsesFormat>(state, &preparation, log, body).await
 }

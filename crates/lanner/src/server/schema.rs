@@ -106,16 +106,35 @@ schemas! {
     };
     /// `keep_alive` of Ollama's API: seconds, or a duration such as `5m`.
     KeepAliveField: { "type": ["number", "string"] };
-    /// A text, or parts of one.
+    /// A text, or parts: texts, and images at data URIs.
     TextOrParts: {
         "anyOf": [
             { "type": ["string", "null"] },
             {
                 "type": "array",
                 "items": {
-                    "type": "object",
-                    "properties": { "type": { "const": "text" }, "text": { "type": "string" } },
-                    "required": ["type", "text"]
+                    "anyOf": [
+                        {
+                            "type": "object",
+                            "properties": { "type": { "const": "text" }, "text": { "type": "string" } },
+                            "required": ["type", "text"]
+                        },
+                        {
+                            "type": "object",
+                            "properties": {
+                                "type": { "const": "image_url" },
+                                "image_url": {
+                                    "type": "object",
+                                    "properties": {
+                                        "url": { "type": "string", "description": "A data URI in base64." },
+                                        "detail": { "enum": ["auto", "low", "high"] }
+                                    },
+                                    "required": ["url"]
+                                }
+                            },
+                            "required": ["type", "image_url"]
+                        }
+                    ]
                 }
             }
         ]
@@ -132,7 +151,7 @@ schemas! {
 pub(crate) struct ChatMessage {
     #[schemars(transform = words(["system", "developer", "user", "assistant", "tool", "function"]))]
     role: String,
-    /// Text only. Null beside `tool_calls`.
+    /// Text and images. Null beside `tool_calls`.
     #[schemars(with = "Option<TextOrParts>")]
     content: (),
     /// Calls that an assistant made.

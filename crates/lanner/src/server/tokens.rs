@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use super::{
     Server,
     app_state::AppState,
-    handlers::{Body, JsonBody, Threads, json_text},
+    handlers::{Body, ImageBody, JsonBody, Threads, json_text},
+    images,
     openai::{
         self, MAX_PROMPT_VALUES, ValidRequest,
         chat::{ChatPrompt, ChatRequest},
@@ -21,7 +22,10 @@ use super::{
     preparation::{Preparation, Received},
     schema::ChatMessage,
 };
-use crate::model::{Conversation, Model};
+use crate::{
+    image::NO_IMAGES,
+    model::{Conversation, Model},
+};
 
 /// llama.cpp's fields, and vLLM's.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -65,11 +69,10 @@ pub(crate) struct DetokenizeRequest {
 pub(super) async fn tokenize(
     State(state): State<AppState>,
     Extension(preparation): Threads,
-    body: Body,
+    ImageBody(body): ImageBody,
 ) -> Result<Response, ApiError> {
-    prepared(&state, &preparation, body, |server, body| {
-        let request: TokenizeRequest = openai::parse(body)?;
-        let ids = request.ids(server, body)?;
+    prepared_chat(&state, &preparation, body, parse_tokenize, |server, request, conversation| {
+        let ids = request.ids(server, conversation.as_ref())?;
         request.answer(&server.model, &ids)
     })
     .await
@@ -98,10 +101,10 @@ pub(super) async fn detokenize(
 pub(super) async fn apply_template(
     State(state): State<AppState>,
     Extension(preparation): Threads,
-    body: Body,
+    ImageBody(body): ImageBody,
 ) -> Result<Json<Value>, ApiError> {
-    prepared(&state, &preparation, body, |server, body| {
-        let prompt = server.model.render(&conversation(body)?);
+    prepared_chat(&state, &preparation, body, parse_conversation, |server, (), conversation| {
+        let prompt = server.model.render(&conversation.unwrap_or_default());
         let prompt = prompt.map_err(|error| prompt_error(&error, "messages"))?;
         Ok(json!({ "prompt": prompt }))
     })
@@ -132,7 +135,7 @@ pub(super) async fn prepared<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     let JsonBody { received, .. } = body?;
     let server = state.lease_for(preparation, &received, Instant::now()).await?;
-    let Received { bytes, charge } = received;
+    let Received { bytes, charge, .. } = received;
     let lane = charge.lane();
     let work = move || {
         // Until preparation has freed its memory.
@@ -140,6 +143,48 @@ pub(super) async fn prepared<T: Send + 'static>(
         work(&server, &bytes)
     };
     preparation.run(lane, work).await
+}
+
+/// Parses a body, fetches the images of its conversation, and runs work on both. Pixels are not
+/// decoded.
+pub(super) async fn prepared_chat<P: Send + 'static, T: Send + 'static>(
+    state: &AppState,
+    preparation: &Preparation,
+    body: Body,
+    parse: fn(&[u8]) -> Result<(P, Option<Conversation>), ApiError>,
+    work: impl FnOnce(&Server, P, Option<Conversation>) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let JsonBody { received, .. } = body?;
+    let server = state.lease_for(preparation, &received, Instant::now()).await?;
+    let Received { bytes, charge, text_limit } = received;
+    let lane = charge.lane();
+    let parse = move || {
+        let (parsed, conversation) = parse(&bytes)?;
+        let images = conversation.as_ref().map_or(&NO_IMAGES, |conversation| &conversation.images);
+        images::check(images, &server.model, bytes.len(), text_limit, "messages")?;
+        Ok((server, parsed, conversation))
+    };
+    let (server, parsed, mut conversation) = preparation.run(lane, parse).await?;
+    let mut files = None;
+    if let Some(conversation) = &mut conversation {
+        files = images::fetch(&mut conversation.images, state, preparation).await?;
+    }
+    let work = move || {
+        // Until preparation has freed its memory.
+        let _held = (charge, files);
+        work(&server, parsed, conversation)
+    };
+    preparation.run(lane, work).await
+}
+
+fn parse_tokenize(body: &[u8]) -> Result<(TokenizeRequest, Option<Conversation>), ApiError> {
+    let request: TokenizeRequest = openai::parse(body)?;
+    let conversation = request.messages.is_some().then(|| conversation(body)).transpose()?;
+    Ok((request, conversation))
+}
+
+fn parse_conversation(body: &[u8]) -> Result<((), Option<Conversation>), ApiError> {
+    Ok(((), Some(conversation(body)?)))
 }
 
 /// The conversation in the body of a chat completion.
@@ -151,22 +196,20 @@ fn conversation(body: &[u8]) -> Result<Conversation, ApiError> {
 
 impl TokenizeRequest {
     /// Special tokens stand around a text by default in vLLM, and not in llama.cpp.
-    fn ids(&self, server: &Server, body: &[u8]) -> Result<Vec<u32>, ApiError> {
+    fn ids(&self, server: &Server, conversation: Option<&Conversation>) -> Result<Vec<u32>, ApiError> {
         fields::refuse(&[("parse_special: false", self.parse_special == Some(false))])?;
         let add_special = self.add_special_tokens.or(self.add_special);
         let model = &server.model;
-        match (&self.content, &self.prompt, &self.messages) {
+        match (&self.content, &self.prompt, conversation) {
             (Some(text), None, None) => model
                 .encode_text(text, add_special.unwrap_or(false))
                 .map_err(|error| prompt_error(&error, "content")),
             (None, Some(text), None) => model
                 .encode_text(text, add_special.unwrap_or(true))
                 .map_err(|error| prompt_error(&error, "prompt")),
-            (None, None, Some(_)) => {
-                let text = model.render(&conversation(body)?);
-                let ids = text.and_then(|text| model.encode_text(&text, add_special.unwrap_or(false)));
-                ids.map_err(|error| prompt_error(&error, "messages"))
-            }
+            (None, None, Some(conversation)) => model
+                .encode_chat(conversation, add_special.unwrap_or(false))
+                .map_err(|error| prompt_error(&error, "messages")),
             _ => Err(ApiError::invalid("content", "send one of content, prompt and messages")),
         }
     }

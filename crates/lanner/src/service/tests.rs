@@ -115,7 +115,10 @@ fn check(program: &str, arguments: &[&str], file: &str, text: &str) -> Option<()
     let path = folder.path().join(file);
     fs::write(&path, text).unwrap();
     fs::write(folder.path().join("environment"), "").unwrap();
-    let output = Command::new(program).args(arguments).arg(&path).output().ok()?;
+    let mut checker = Command::new(program);
+    // systemd asks for the folder of a session, which not every test has.
+    checker.args(arguments).arg(&path).env("XDG_RUNTIME_DIR", folder.path());
+    let output = checker.output().ok()?;
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(output.status.success() && !said.contains(file), "{said}\n{text}");

@@ -173,7 +173,7 @@ fn set_stats_and_other_commands_tell_what_they_do() {
         "this chat: 1 answer, ",
         "temperature         0 ",
         "top_p is 7; it must be above 0 and at most 1",
-        "cannot see images",
+        "takes no images; send text, or load a model with vision",
         "/load ",
         "go on with a saved conversation",
         "there is no /nonsense; there are /help, /model, ",

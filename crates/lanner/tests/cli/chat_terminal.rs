@@ -91,7 +91,7 @@ fn markdown_is_rendered_at_the_terminals_width() {
     let resized = Command::new("stty").args(["-F", tty.trim(), "cols", "30"]).status().unwrap();
     assert!(resized.success());
     chat.keys("again m\r");
-    chat.wait_for(&["\x1b[36mnight\x1b[0m", " and sees\r\nvery well in the dark of the\r\nforest."]);
+    chat.wait_for(&["\x1b[36mnight\x1b[0m", "and sees\r\nvery well in the dark of the\r\nforest."]);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn tab_completes_commands_and_what_follows() {
     chat.wait_for(&["(there is no message to answer again)", "> "]);
     chat.keys("/set temp\t0.5\r");
     chat.wait_for(&["0.5", "there is no parameter `temperature0.5`"]);
-    // The line editor forgets keys that come together with those of the line before.
+    // The line editor forgets keys that come with those of the line before: wait for its prompt.
     chat.wait_for(&["\x1b[?2004h"]);
     chat.keys("/thi\tof\t\r");
     chat.wait_for(&["/think off", "\x1b[?2004l", "\x1b[?2004h"]);

@@ -38,8 +38,8 @@ fn invalid_chat_field_is_named() {
         (json!({ "messages": [{ "role": "user", "content": 7 }] }), "messages", Value::Null),
         (
             json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "file:///etc/passwd" } }] }] }),
-            "messages",
-            Value::Null,
+            "messages[0].content[0].image_url.url",
+            json!("invalid_image"),
         ),
         (
             json!({ "continue_final_message": true, "add_generation_prompt": true }),

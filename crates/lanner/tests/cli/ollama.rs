@@ -111,7 +111,7 @@ fn field_that_cannot_be_honoured_is_an_error_that_names_it() {
         (json!({ "tools": [{ "type": "function" }] }), "tools[0].function"),
         (
             json!({ "messages": [{ "role": "user", "content": "x", "images": ["eA=="] }] }),
-            "messages[0].images",
+            "messages[0].images[0]",
         ),
     ] {
         let message = error(&chat(&server, &body), 400);
@@ -120,7 +120,7 @@ fn field_that_cannot_be_honoured_is_an_error_that_names_it() {
     for (body, name) in [
         (json!({ "prompt": "x", "template": "{{ .Prompt }}" }), "template"),
         (json!({ "prompt": "x", "context": [1, 2] }), "context"),
-        (json!({ "prompt": "x", "images": ["eA=="] }), "images"),
+        (json!({ "prompt": "x", "images": ["eA=="] }), "images[0]"),
         (json!({ "prompt": "x", "raw": true, "system": "s" }), "system"),
         (json!({ "prompt": "x", "raw": true, "think": true }), "think"),
         (json!({ "prompt": "x", "suffix": "y" }), "suffix"),

@@ -24,6 +24,8 @@ pub struct Device {
     /// Part of the disk cache's fingerprint: another device may compute other bits.
     pub name: String,
     pub multiprocessors: u32,
+    /// Compute capability: major and minor.
+    pub capability: (u32, u32),
     /// Bytes of the device's memory.
     pub total_memory: usize,
     functions: HashMap<&'static str, Function>,
@@ -155,6 +157,7 @@ impl Device {
             stream,
             name,
             multiprocessors,
+            capability: (major as u32, minor as u32),
             total_memory,
             functions,
             staging,

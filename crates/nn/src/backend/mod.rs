@@ -76,6 +76,18 @@ pub fn use_gpu(gpu: bool) -> ::mlx::Result<()> {
     Ok(())
 }
 
+/// Chooses MLX's own operations on the CPU for this thread from here on. They compute nothing
+/// before they are evaluated: enough for the shapes of a model whose weights are not there.
+///
+/// # Errors
+/// Those of [`use_gpu`].
+pub fn use_graph() -> ::mlx::Result<()> {
+    ::mlx::use_gpu(false)?;
+    ::mlx::cuda::set_in_use(false);
+    CURRENT.set(Some(Backend::Mlx));
+    Ok(())
+}
+
 /// Calls an operation of the thread's back end: `on_backend!(rope(x, positions, rope))`. A macro
 /// and not a trait, so that panics name the caller's line.
 macro_rules! on_backend {

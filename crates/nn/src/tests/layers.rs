@@ -227,7 +227,7 @@ fn check_rows(run: impl Fn(bool, bool) -> Vec<Vec<Array>>, bound: f32) {
 }
 
 fn core_attention(gated: bool, normed: bool, softmax: Softmax) -> CoreAttention {
-    let rope = Rope { frequencies: vec![1.0, 0.3, 0.01], pairs: RopePairs::Halves, scale: 1.2 };
+    let rope = Rope { frequencies: vec![1.0, 0.3, 0.01], axes: vec![], pairs: RopePairs::Halves, scale: 1.2 };
     let attention = CoreAttention::new(4, 2, 16, rope).with_softmax(softmax);
     let attention = if normed { attention.with_qk_norm(norm(31, 16), norm(32, 16)) } else { attention };
     if gated { attention.with_output_gate() } else { attention }
@@ -258,7 +258,7 @@ fn core_attention_of_a_batch_equals_single_rows() {
                     .enumerate()
                     .filter_map(|(i, [keys, values])| {
                         let &(_, past, tokens) = rows.iter().find(|(row, ..)| *row == i)?;
-                        Some(KvRow { tokens, past, window, keys, values })
+                        Some(KvRow { tokens, past, window, images: &[], keys, values })
                     })
                     .collect();
                 match cpu {

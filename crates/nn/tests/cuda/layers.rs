@@ -15,7 +15,8 @@ type Shape = (i32, i32, i32, usize, bool, bool);
 fn attend(shape: Shape, pairs: RopePairs, steps: &[&[i32]]) -> Vec<Vec<u32>> {
     let (heads, kv_heads, dim, half, gated, normed) = shape;
     let frequencies = (0..half).map(|i| 1e4f32.powf(-(i as f32) / half as f32)).collect();
-    let mut attention = CoreAttention::new(heads, kv_heads, dim, Rope { frequencies, pairs, scale: 1.25 });
+    let mut attention =
+        CoreAttention::new(heads, kv_heads, dim, Rope { frequencies, axes: vec![], pairs, scale: 1.25 });
     if normed {
         attention = attention.with_qk_norm(norm(1, dim), norm(2, dim));
     }
@@ -39,6 +40,7 @@ fn attend(shape: Shape, pairs: RopePairs, steps: &[&[i32]]) -> Vec<Vec<u32>> {
                 tokens: *tokens,
                 past: *past,
                 window: None,
+                images: &[],
                 keys,
                 values,
             })

@@ -35,6 +35,29 @@ fn linear_of_every_number_of_rows_matches_the_cpu() {
     }
 }
 
+/// Products by warpgroups and by single warps: sums of several segments, tiles of rows and features
+/// that are not full, matrices side by side.
+#[test]
+fn products_of_many_rows_match_the_cpu_with_and_without_warpgroups() {
+    if !has_device() {
+        return;
+    }
+    for warpgroups in [true, false] {
+        lanner_nn::allow_warpgroups(warpgroups);
+        for (rows, inputs) in [(65, 1088), (129, 448), (193, 64)] {
+            for width in [4, 8] {
+                check(&format!("{rows} rows of {inputs}, {width} bits, warpgroups: {warpgroups}"), || {
+                    let layers = [300, 8, 130].map(|n| linear(n as u64, [n, inputs], width, n == 130));
+                    let [a, b, c] = &layers;
+                    let (x, norm) = (array(1, &[rows, inputs]), norm(2, inputs));
+                    Residual::new(&x, &norm).project([a, b, c]).map(|out| bits(&out))
+                });
+            }
+        }
+    }
+    lanner_nn::allow_warpgroups(true);
+}
+
 #[test]
 fn linear_of_unusual_inputs_matches_the_cpu() {
     if !has_device() {

@@ -8,6 +8,7 @@ mod conversations;
 mod files;
 mod kill;
 mod migrations;
+mod pictures;
 mod requests;
 mod search;
 

@@ -5,8 +5,12 @@ use lanner_store::{Period, Scope, Store};
 use crate::open;
 
 /// Files as the program of each version wrote them.
-const VERSIONS: [&str; 3] =
-    [include_str!("data/version1.sql"), include_str!("data/version2.sql"), include_str!("data/version3.sql")];
+const VERSIONS: [&str; 4] = [
+    include_str!("data/version1.sql"),
+    include_str!("data/version2.sql"),
+    include_str!("data/version3.sql"),
+    include_str!("data/version4.sql"),
+];
 
 fn write(path: &Path, statements: &str) {
     let connection = rusqlite::Connection::open(path).unwrap();

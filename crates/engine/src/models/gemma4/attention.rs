@@ -26,6 +26,8 @@ pub(super) struct Gemma4Attention {
     rope: Rope,
     sliding_window: Option<i32>,
     softmax: Softmax,
+    /// Tokens of an image attend to all of it.
+    images_together: bool,
 }
 
 /// Where a layer's keys and values come from.
@@ -44,7 +46,7 @@ enum KeyValueSource {
 impl Gemma4Attention {
     pub(super) fn load(c: &Config, kind: LayerAttention, w: &Weights) -> Result<Gemma4Attention> {
         let (hidden, heads, eps) = (c.base.hidden_size, c.num_attention_heads, c.base.rms_norm_eps);
-        let LayerAttention { head_dim, kv_heads, sliding_window, rope, source } = kind;
+        let LayerAttention { head_dim, kv_heads, sliding_window, rope, source, images_together } = kind;
         let keys = match source {
             Some(layer) => {
                 // Published files hold unused projections for these layers.
@@ -74,6 +76,7 @@ impl Gemma4Attention {
             rope,
             sliding_window,
             softmax: Softmax::scaled(1.0),
+            images_together,
         })
     }
 
@@ -85,7 +88,14 @@ impl Gemma4Attention {
                 let k = split(k_proj.forward(x), *kv_heads);
                 let v = v_proj.as_ref().map_or(k.clone(), |v_proj| split(v_proj.forward(x), *kv_heads));
                 let k = batch.rope(&k_norm.forward(&k), &self.rope);
-                batch.attend(layer, &q, &k, &v_norm.forward(&v), &self.softmax)
+                let v = v_norm.forward(&v);
+                match self.images_together {
+                    true => batch.attend_images(layer, &q, &k, &v, &self.softmax),
+                    false => batch.attend(layer, &q, &k, &v, &self.softmax),
+                }
+            }
+            KeyValueSource::OfLayer(layer) if self.images_together => {
+                batch.attend_images_over(*layer, &q, &self.softmax)
             }
             KeyValueSource::OfLayer(layer) => batch.attend_over(*layer, &q, &self.softmax),
         };
@@ -109,6 +119,7 @@ pub(super) struct LayerAttention {
     rope: Rope,
     /// The layer whose keys and values it uses, if not its own.
     pub source: Option<usize>,
+    images_together: bool,
 }
 
 /// Keys that `per_layer_config` may override.
@@ -143,6 +154,8 @@ impl LayerAttention {
             sliding_window: slides[i].then_some(c.sliding_window),
             rope: rope(config, slides[i])?.rope(head_dim, RopePairs::Halves)?,
             source: source(c, slides, i)?,
+            // In large models, and in layers with a window.
+            images_together: slides[i] && config.get("use_bidirectional_attention") == Some(&"vision".into()),
         })
     }
 }

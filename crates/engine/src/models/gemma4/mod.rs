@@ -17,11 +17,12 @@ use self::{
     blocks::{MoeConfig, ParallelMoe, PerLayerInput, PerLayerInputs},
 };
 use super::{
-    Model,
+    Model, Tower,
     config::{BaseConfig, ensure_supported, parse, sliding_layers, with_defaults},
     decoder::{Head, run_layers},
     gemma2::check,
     names::{plain_names, text_names},
+    vision,
 };
 use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
@@ -82,7 +83,8 @@ fn defaults(config: &Value) -> Value {
 
 /// MLX stacks experts under `switch_glu`.
 pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
-    plain_names(config, &text_names(name)?.replace(".experts.switch_glu.", ".experts."))
+    let text = || plain_names(config, &text_names(name)?.replace(".experts.switch_glu.", ".experts."));
+    vision::canonical(name).or_else(text)
 }
 
 pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
@@ -120,6 +122,8 @@ pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         layers: layers.collect::<Result<_>>()?,
         norm: m.rms_norm("norm", base.hidden_size, base.rms_norm_eps)?,
         head,
+        tower: vision::load_tower(config, w, |vision, w| vision::load_gemma4(vision, w, base.hidden_size))?,
+        pad_token_id: config.get("pad_token_id").and_then(Value::as_u64).unwrap_or(0) as u32,
         vocab_size: base.vocab_size as usize,
         context_length: base.context_length(),
     }))
@@ -132,14 +136,19 @@ struct Gemma4 {
     layers: Vec<Gemma4Layer>,
     norm: RmsNorm,
     head: Head,
+    tower: Option<Box<dyn Tower>>,
+    /// Stands for images in per-layer inputs.
+    pad_token_id: u32,
     vocab_size: usize,
     context_length: usize,
 }
 
 impl Model for Gemma4 {
     fn forward(&self, tokens: &Array, batch: &mut Batch) -> Array {
-        let h = self.embed_tokens.forward(tokens) * self.embedding_scale;
-        let inputs = self.per_layer_inputs.as_ref().map_or(vec![], |inputs| inputs.forward(tokens, &h));
+        let h = batch.splice(self.embed_tokens.forward(tokens) * self.embedding_scale);
+        let of_layers =
+            |inputs: &PerLayerInputs| inputs.forward(&batch.with_images_as(tokens, self.pad_token_id), &h);
+        let inputs = self.per_layer_inputs.as_ref().map_or(vec![], of_layers);
         let forward =
             |layer: &Gemma4Layer, h: &Array, i, batch: &mut Batch| layer.forward(h, i, &inputs, batch);
         self.norm.forward(&run_layers(&self.layers, h, batch, forward))
@@ -160,6 +169,10 @@ impl Model for Gemma4 {
 
     fn context_length(&self) -> usize {
         self.context_length
+    }
+
+    fn tower(&self) -> Option<&dyn Tower> {
+        self.tower.as_deref()
     }
 }
 

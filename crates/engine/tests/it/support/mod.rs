@@ -5,6 +5,7 @@ pub(crate) mod constraints;
 pub(crate) mod disk_model;
 pub(crate) mod document;
 pub(crate) mod drafting;
+pub(crate) mod pictures;
 pub(crate) mod recorded;
 pub(crate) mod requests;
 pub(crate) mod skipped;

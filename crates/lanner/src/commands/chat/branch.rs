@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 use store::{Conversation, Message, Role};
 
-use crate::{conversation, sampling};
+use crate::{attach, conversation, image::Images, sampling};
 
 /// Messages from the first to the selected one.
 #[derive(Clone, Default)]
@@ -38,9 +38,16 @@ impl Branch {
         self.messages.len()
     }
 
-    /// The messages in OpenAI's format.
-    pub(super) fn turns(&self) -> Vec<Value> {
-        self.messages.iter().map(turn).collect()
+    /// The messages in OpenAI's format; their pictures are added to `images`.
+    pub(super) fn turns(&self, images: &mut Images) -> Vec<Value> {
+        self.messages.iter().map(|message| turn(message, images)).collect()
+    }
+
+    /// The pictures of the last message of the user, as data URIs.
+    pub(super) fn pictures(&self) -> Vec<String> {
+        let asked = self.messages.iter().rev().find(|message| message.role == Role::User);
+        let uris = asked.into_iter().flat_map(uris);
+        uris.filter_map(Value::as_str).map(str::to_owned).collect()
     }
 
     /// The message at the end.
@@ -72,8 +79,10 @@ impl Branch {
         self.rewind_to_question() && self.messages.pop().is_some()
     }
 
-    pub(super) fn ask(&mut self, text: &str) {
-        self.push(Role::User, text, |message| message);
+    /// `pictures`: data URIs.
+    pub(super) fn ask(&mut self, text: &str, pictures: Vec<String>) {
+        let pictures = (!pictures.is_empty()).then(|| ("images".to_owned(), pictures.into()));
+        self.push(Role::User, text, |message| Message { other: pictures.into_iter().collect(), ..message });
     }
 
     pub(super) fn answer(&mut self, answer: Answer) {
@@ -105,10 +114,18 @@ impl Branch {
     }
 }
 
-/// A message in OpenAI's format.
-fn turn(message: &Message) -> Value {
+fn uris(message: &Message) -> impl Iterator<Item = &Value> {
+    message.other.get("images").and_then(Value::as_array).into_iter().flatten()
+}
+
+/// A message in OpenAI's format. Pictures that cannot be used any more are left out.
+fn turn(message: &Message, images: &mut Images) -> Value {
     match message.role {
-        Role::User => conversation::user(&message.text),
+        Role::User => {
+            let part = |uri| json!({ "type": "image_url", "image_url": uri });
+            let parts = uris(message).filter_map(|uri| images.add_part(&part(uri), "images")?.ok()).collect();
+            attach::message(parts, &message.text)
+        }
         Role::Tool => {
             let id = message.other.get("toolCallId").cloned().unwrap_or_default();
             json!({ "role": "tool", "content": message.text, "tool_call_id": id })
@@ -143,7 +160,7 @@ mod tests {
     fn another_answer_is_a_sibling() {
         let mut branch = Branch::default();
         assert!(!branch.rewind_to_question());
-        branch.ask("why?");
+        branch.ask("why?", vec![]);
         branch.answer(answer("because"));
         assert!(branch.rewind_to_question());
         branch.answer(answer("so"));
@@ -156,13 +173,13 @@ mod tests {
     #[test]
     fn changed_message_is_a_sibling() {
         let mut branch = Branch::default();
-        branch.ask("a");
+        branch.ask("a", vec![]);
         branch.answer(answer("b"));
-        branch.ask("c");
+        branch.ask("c", vec![]);
         branch.answer(answer("d"));
         assert_eq!(branch.question(), Some("c"));
         assert!(branch.rewind_before_question());
-        branch.ask("e");
+        branch.ask("e", vec![]);
         assert_eq!(texts(&branch), ["a", "b", "e"]);
         let [_, b, c, _, e] = branch.unsaved() else { panic!("five messages") };
         assert_eq!((c.parent.as_ref(), e.parent.as_ref()), (Some(&b.id), Some(&b.id)));

@@ -26,8 +26,8 @@ impl Loaded {
         Ok(Loaded { model: Model::open(config)?, config: config.clone(), started: config.clone() })
     }
 
-    /// Loads another model. The former one leaves before, as both may not fit into memory; it comes
-    /// back if the other one cannot be loaded.
+    /// Loads another model. The former one leaves before, as both may not fit into memory, and
+    /// comes back if the other one cannot be loaded.
     ///
     /// # Errors
     /// There is no such model or it cannot be loaded. If the former one cannot be loaded again

@@ -24,13 +24,17 @@ use self::{
 };
 use super::{CommandError, history};
 use crate::{
+    attach::dropped_image,
     config::{ChatConfig, ModelConfig},
+    memory,
     terminal::{say, table},
 };
 
 /// # Errors
 /// The model does not load, or its engine stops; in a pipe, also a turn that fails.
 pub fn chat(model: &ModelConfig, config: ChatConfig) -> Result<(), CommandError> {
+    super::say_memory_mode(model);
+    let _monitor = memory::watch(model.memory_mode, &model.options);
     let (saved, continued) = Saved::open(&config)?;
     let completion = ChatCompleter::new(model.hub.clone(), saved.store().cloned());
     let mut input = Input::open(config.lines.clone(), completion)?;
@@ -45,7 +49,8 @@ pub fn chat(model: &ModelConfig, config: ChatConfig) -> Result<(), CommandError>
 
 fn converse(session: &mut Session, input: &mut Input) -> Result<(), CommandError> {
     while let Some(Entered { text, is_quoted }) = input.next()? {
-        let result = match Slash::parse(&text).filter(|_| !is_quoted) {
+        let dropped = dropped_image(&text).map(|path| Slash::Image(path.display().to_string()));
+        let result = match dropped.or_else(|| Slash::parse(&text)).filter(|_| !is_quoted) {
             Some(Slash::Quit) => break,
             Some(Slash::Edit(None)) => edit(session, input),
             Some(command) => run(session, command),
@@ -110,12 +115,10 @@ fn run(session: &mut Session, command: Slash) -> Result<(), CommandError> {
             Ok(()) => say(format_args!("({name}: {})", value.as_deref().unwrap_or("the model's own"))),
             Err(error) => say(error),
         },
-        Slash::Image(path) => say(format_args!(
-            "{} cannot see images: this version of Lanner gives models text only, so {path} was not added",
-            session.model.name
-        )),
+        Slash::Image(path) => session.attach(Path::new(&path))?,
         Slash::Clear => {
             session.branch = branch::Branch::default();
+            session.attached.clear();
             session.saved.restart();
         }
         Slash::Save(Some(path)) => session.write(Path::new(&path))?,

@@ -16,11 +16,13 @@ use super::{
     stats::{AnswerStats, Stats},
 };
 use crate::{
+    attach::{self, attach_image},
     commands::CommandError,
     config::ChatConfig,
     conversation,
     generate::{ChoiceEvent, Finish, Generation, Reason},
-    model::AnswerParams,
+    image::Images,
+    model::{AnswerParams, Conversation, PromptError},
     sampling::Overrides,
     terminal::{NoEcho, Printer, PromptProgress, say},
     thinking::ThinkingParams,
@@ -35,6 +37,8 @@ pub(super) struct Session {
     pub(super) system: Option<String>,
     pub(super) think: Option<bool>,
     pub(super) branch: Branch,
+    /// Pictures for the next message, as data URIs.
+    pub(super) attached: Vec<String>,
     pub(super) saved: Saved,
     pub(super) stats: Stats,
     /// Whether Ctrl-C stops an answer; in a pipe it ends the program.
@@ -66,6 +70,7 @@ impl Session {
             system: config.conversation.system.or(stored_system),
             think: config.conversation.think,
             branch,
+            attached: vec![],
             saved,
             stats: Stats::default(),
             interruptible,
@@ -78,7 +83,7 @@ impl Session {
     /// The model refuses the conversation, or its engine fails; the message is removed then.
     pub(super) fn turn(&mut self, text: &str) -> Result<(), CommandError> {
         let before = self.branch.clone();
-        self.branch.ask(text);
+        self.branch.ask(text, std::mem::take(&mut self.attached));
         self.answer_or(before, "your message was removed")
     }
 
@@ -105,8 +110,9 @@ impl Session {
             say("(the message was not changed)");
             return Ok(());
         }
+        let pictures = self.branch.pictures();
         self.branch.rewind_before_question();
-        self.branch.ask(text);
+        self.branch.ask(text, pictures);
         self.answer_or(before, "the former message stays")
     }
 
@@ -133,9 +139,13 @@ impl Session {
     fn answer(&mut self, otherwise: &str) -> Result<Option<Answer>, CommandError> {
         // From here on, also while the prompt is prepared, Ctrl-C only stops the answer.
         let interrupts = self.interruptible.then(|| self.interrupts()).transpose()?;
-        let prompt = self.model.chat_prompt(&conversation::prompt_for(self.messages(), self.think))?;
+        let (messages, images) = self.messages();
+        let conversation = Conversation { images, ..conversation::prompt_for(messages, self.think) };
+        let prompt = self.model.chat_prompt(&conversation)?;
+        let images = self.model.load_images(&prompt)?;
         let params = AnswerParams {
             overrides: &self.sampling,
+            images: &images,
             thinking: &ThinkingParams::default(),
             ignore_eos: false,
             stop: vec![],
@@ -215,13 +225,34 @@ impl Session {
 
     /// Writes the conversation as a body of `POST /v1/chat/completions`.
     pub(super) fn write(&self, path: &Path) -> Result<(), CommandError> {
-        let conversation = json!({ "model": self.model.name, "messages": self.messages() });
+        let (messages, images) = self.messages();
+        let messages = attach::with_data_uris(messages, &images);
+        let conversation = json!({ "model": self.model.name, "messages": messages });
         std::fs::write(path, format!("{conversation:#}\n"))
             .map_err(|error| CommandError::Write { path: path.to_path_buf(), error })
     }
 
-    fn messages(&self) -> Vec<Value> {
-        [conversation::opening(self.system.as_deref()), self.branch.turns()].concat()
+    /// Attaches the image file at `path` to the next message.
+    ///
+    /// # Errors
+    /// The model has no vision tower, or the file is no image that it can see.
+    pub(super) fn attach(&mut self, path: &Path) -> Result<(), CommandError> {
+        // Before the user types a message in vain.
+        if let Err(error) = &self.model.vision {
+            return Err(PromptError::NoVision(error.clone()).into());
+        }
+        let mut images = Images::default();
+        let part = attach_image(path, &mut images)?;
+        self.attached.extend(images.data_uri(&part));
+        say(format_args!("(attached {}; it goes with the next message)", path.display()));
+        Ok(())
+    }
+
+    /// The conversation in OpenAI's format, and the pictures that its parts refer to.
+    fn messages(&self) -> (Vec<Value>, Images) {
+        let mut images = Images::default();
+        let turns = self.branch.turns(&mut images);
+        ([conversation::opening(self.system.as_deref()), turns].concat(), images)
     }
 }
 

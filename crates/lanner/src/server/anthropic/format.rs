@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     generate::{ChoiceEvent, Finish, Reason},
-    model::{Model, Prompt},
+    model::{Conversation, Model, Prompt},
     server::{
         format::{AnswerInfo, ApiFormat, Frame},
         openai::{GenerateParams, error::ApiError, prompt_error},
@@ -60,6 +60,10 @@ impl ApiFormat for MessagesFormat {
     const ID_PREFIX: &'static str = "msg_";
     const ROUTE: &'static str = "message";
     const PROMPT: &'static str = "messages";
+
+    fn conversation(prompt: &mut MessagesPrompt) -> Option<&mut Conversation> {
+        Some(&mut prompt.conversation)
+    }
 
     fn prepare(
         model: &Arc<Model>,

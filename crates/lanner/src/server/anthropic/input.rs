@@ -1,6 +1,6 @@
 //! System prompts and messages of a request, as the messages that a chat template gets.
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap};
 
 use chat::volatile_lines;
 use schemars::JsonSchema;
@@ -8,7 +8,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::thinking::signed_text;
-use crate::server::{openai::error::ApiError, schema::AnyObject};
+use crate::{
+    image::Images,
+    server::{
+        images::{append_image, append_text, not_read},
+        openai::error::ApiError,
+        schema::AnyObject,
+    },
+};
 
 /// The tag that agents put around system messages inside users' turns.
 const REMINDER: &str = "<system-reminder>";
@@ -36,17 +43,18 @@ impl SystemField {
     }
 }
 
-/// The messages for a template. System messages at the start belong to the system prompt; later
-/// ones become reminders in the turn before them, because most templates accept none there and
-/// moving them to the start would change the prefix. Messages of the user that follow each other
-/// are one turn.
+/// The messages for a template, and their images. System messages at the start belong to the system
+/// prompt; later ones become reminders in the turn before them, because most templates accept none
+/// there and moving them to the start would change the prefix. Messages of the user that follow
+/// each other are one turn.
 ///
 /// # Errors
-/// 400 that names the block: it lacks a field, or is no text.
+/// 400 that names the block: it lacks a field, is neither text nor an image, or is an image that
+/// cannot be used.
 pub(super) fn chat_messages(
     system: Option<&SystemField>,
     messages: &[Value],
-) -> Result<Vec<Value>, ApiError> {
+) -> Result<(Vec<Value>, Images), ApiError> {
     let mut head = system.map(SystemField::texts).transpose()?.unwrap_or_default();
     let mut turns = Turns::default();
     for (index, message) in messages.iter().enumerate() {
@@ -63,7 +71,7 @@ pub(super) fn chat_messages(
     let head = head.iter().map(|text| volatile_lines::without_billing(text));
     let head: Vec<&str> = head.filter(|text| !text.is_empty()).collect();
     let system = (!head.is_empty()).then(|| json!({ "role": "system", "content": head.join("\n") }));
-    Ok(system.into_iter().chain(turns.messages).collect())
+    Ok((system.into_iter().chain(turns.messages).collect(), turns.images))
 }
 
 /// Content of a message or of a tool's result, and where it is.
@@ -72,14 +80,15 @@ struct Content<'a> {
     value: &'a Value,
 }
 
-impl Content<'_> {
+impl<'a> Content<'a> {
     /// Its blocks, each with its place; a string is a block of text.
-    fn blocks(&self) -> Result<Vec<(String, Value)>, ApiError> {
+    fn blocks(&self) -> Result<Vec<(String, Cow<'a, Value>)>, ApiError> {
         match self.value {
-            Value::String(text) => Ok(vec![(self.at.clone(), json!({ "type": "text", "text": text }))]),
+            Value::String(text) => {
+                Ok(vec![(self.at.clone(), Cow::Owned(json!({ "type": "text", "text": text })))])
+            }
             Value::Array(blocks) => {
-                let place =
-                    |(index, block): (usize, &Value)| (format!("{}[{index}]", self.at), block.clone());
+                let place = |(index, block)| (format!("{}[{index}]", self.at), Cow::Borrowed(block));
                 Ok(blocks.iter().enumerate().map(place).collect())
             }
             _ => Err(wrong(&self.at, "must be a string or an array of blocks")),
@@ -94,6 +103,7 @@ impl Content<'_> {
 #[derive(Default)]
 struct Turns {
     messages: Vec<Value>,
+    images: Images,
     /// Names of the tools that were called, by the ids of the calls.
     called: HashMap<String, String>,
 }
@@ -103,6 +113,10 @@ impl Turns {
         for (at, block) in content.blocks()? {
             match block["type"].as_str() {
                 Some("tool_result") => self.tool_result(&at, &block)?,
+                Some("image") => {
+                    let part = self.image(&at, &block)?;
+                    append_image(self.content("user"), part);
+                }
                 _ => {
                     let text = text(&at, &block)?;
                     // A user's turn after the results would end the model's own.
@@ -116,17 +130,47 @@ impl Turns {
 
     fn tool_result(&mut self, at: &str, block: &Value) -> Result<(), ApiError> {
         let id = string(at, block, "tool_use_id")?;
-        let content = match &block["content"] {
-            Value::Null => String::new(),
-            value => Content { at: format!("{at}.content"), value }.texts()?.join("\n"),
-        };
-        let content = if block["is_error"] == true { format!("Error: {content}") } else { content };
+        let content = self.result(at, block)?;
         let mut message = json!({ "role": "tool", "tool_call_id": id, "content": content });
         if let Some(name) = self.called.get(id) {
             message["name"] = name.clone().into();
         }
         self.messages.push(message);
         Ok(())
+    }
+
+    /// The content of a tool's result.
+    fn result(&mut self, at: &str, block: &Value) -> Result<Value, ApiError> {
+        let value = &block["content"];
+        let blocks = match value {
+            Value::Null => vec![],
+            value => Content { at: format!("{at}.content"), value }.blocks()?,
+        };
+        let mut content = json!("");
+        for (at, part) in &blocks {
+            match part["type"].as_str() {
+                Some("image") => append_image(&mut content, self.image(at, part)?),
+                _ => append_text(&mut content, text(at, part)?),
+            }
+        }
+        if block["is_error"] == true {
+            content = match content {
+                Value::String(text) => format!("Error: {text}").into(),
+                Value::Array(parts) => {
+                    [json!({ "type": "text", "text": "Error:" })].into_iter().chain(parts).collect()
+                }
+                other => other,
+            };
+        }
+        Ok(content)
+    }
+
+    /// The part that refers to an image.
+    fn image(&mut self, at: &str, block: &Value) -> Result<Value, ApiError> {
+        match self.images.add_part(block, at) {
+            Some(part) => Ok(part?),
+            None => Err(wrong(at, "must be an image")),
+        }
     }
 
     fn assistant(&mut self, content: &Content) -> Result<(), ApiError> {
@@ -177,14 +221,16 @@ impl Turns {
 
     /// Appends to the last message if it has this role.
     fn append(&mut self, role: &str, text: &str) {
-        match self.messages.last_mut().filter(|last| last["role"] == role) {
-            Some(last) => {
-                let before = last["content"].as_str().unwrap_or_default();
-                let space = if before.is_empty() { "" } else { "\n" };
-                last["content"] = format!("{before}{space}{text}").into();
-            }
-            None => self.messages.push(json!({ "role": role, "content": text })),
+        append_text(self.content(role), text);
+    }
+
+    /// The content of the last message if it has this role, else of a new one.
+    fn content(&mut self, role: &str) -> &mut Value {
+        if self.messages.last().is_none_or(|last| last["role"] != role) {
+            self.messages.push(json!({ "role": role, "content": "" }));
         }
+        let last = self.messages.len() - 1;
+        &mut self.messages[last]["content"]
     }
 }
 
@@ -196,10 +242,7 @@ fn texts(at: &str, blocks: &[Value]) -> Result<Vec<String>, ApiError> {
 fn text<'a>(at: &str, block: &'a Value) -> Result<&'a str, ApiError> {
     match block["type"].as_str() {
         Some("text") => string(at, block, "text"),
-        Some(kind) => {
-            let message = format!("{at} is of type `{kind}`, which is not supported here; send text");
-            Err(ApiError::invalid(format!("{at}.type"), message))
-        }
+        Some(kind) => Err(not_read(at, kind)),
         None => Err(wrong(&format!("{at}.type"), "must be a string")),
     }
 }
@@ -218,7 +261,7 @@ mod tests {
 
     fn check(system: Value, messages: Value, expected: Value) {
         let system: Option<SystemField> = serde_json::from_value(system).unwrap();
-        let found = chat_messages(system.as_ref(), messages.as_array().unwrap()).unwrap();
+        let (found, _) = chat_messages(system.as_ref(), messages.as_array().unwrap()).unwrap();
         assert_eq!(Value::from(found), expected);
     }
 
@@ -284,8 +327,46 @@ mod tests {
     }
 
     #[test]
+    fn images_keep_their_places() {
+        let data = crate::image::tests::PNG;
+        let image = json!({
+            "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": data },
+            "cache_control": { "type": "ephemeral" },
+        });
+        let text = |text: &str| json!({ "type": "text", "text": text });
+        let part = |index: usize| json!({ "type": "image", "index": index });
+        check(
+            json!(null),
+            json!([
+                { "role": "user", "content": [text("a"), image, text("b"), image] },
+                { "role": "assistant", "content": [
+                    { "type": "tool_use", "id": "t", "name": "Read", "input": { "file_path": "a.png" } },
+                ] },
+                { "role": "user", "content": [
+                    { "type": "tool_result", "tool_use_id": "t", "content": [image] },
+                    text("<system-reminder>r</system-reminder>"),
+                    text("c"),
+                    image,
+                ] },
+            ]),
+            json!([
+                { "role": "user", "content": [text("a"), part(0), text("b"), part(1)] },
+                { "role": "assistant", "content": null, "tool_calls": [
+                    { "id": "t", "type": "function",
+                      "function": { "name": "Read", "arguments": { "file_path": "a.png" } } },
+                ] },
+                { "role": "tool", "tool_call_id": "t", "name": "Read",
+                  "content": [part(2), text("<system-reminder>r</system-reminder>")] },
+                { "role": "user", "content": [text("c"), part(3)] },
+            ]),
+        );
+    }
+
+    #[test]
     fn bad_block_is_named() {
-        let image = json!({ "type": "image", "source": { "type": "url", "url": "http://a/b.png" } });
+        let image = |source: Value| json!({ "type": "image", "source": source });
+        let file = || image(json!({ "type": "file", "file_id": "f" }));
+        let svg = || image(json!({ "type": "base64", "media_type": "image/png", "data": "PHN2Zz4=" }));
         let result =
             |content: Value| json!({ "type": "tool_result", "tool_use_id": "t", "content": content });
         for (role, content, param) in [
@@ -293,9 +374,17 @@ mod tests {
             ("user", json!(null), "messages[0].content"),
             ("user", json!([7]), "messages[0].content[0].type"),
             ("user", json!([{ "type": "text" }]), "messages[0].content[0].text"),
-            ("user", json!([image]), "messages[0].content[0].type"),
+            ("user", json!([file()]), "messages[0].content[0].source.type"),
+            ("user", json!([svg()]), "messages[0].content[0].source.data"),
+            ("user", json!([image(json!(null))]), "messages[0].content[0].source.type"),
+            ("assistant", json!([svg()]), "messages[0].content[0].type"),
             ("user", json!([{ "type": "document" }]), "messages[0].content[0].type"),
-            ("user", json!([result(json!([image]))]), "messages[0].content[0].content[0].type"),
+            ("user", json!([result(json!([file()]))]), "messages[0].content[0].content[0].source.type"),
+            (
+                "user",
+                json!([result(json!([{ "type": "document" }]))]),
+                "messages[0].content[0].content[0].type",
+            ),
             ("user", json!([result(json!(7))]), "messages[0].content[0].content"),
             ("user", json!([{ "type": "tool_result" }]), "messages[0].content[0].tool_use_id"),
             ("assistant", json!([{ "type": "server_tool_use" }]), "messages[0].content[0].type"),

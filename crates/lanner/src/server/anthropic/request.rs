@@ -11,6 +11,7 @@ use super::{
     tools::{ToolChoiceField, chat_choice, chat_tools},
 };
 use crate::{
+    image::Images,
     model::Conversation,
     server::{
         openai::{
@@ -108,7 +109,8 @@ struct OutputConfig {
     format: Option<Value>,
 }
 
-/// A turn. Blocks are `text`, `thinking`, `redacted_thinking`, `tool_use` and `tool_result`.
+/// A turn. Blocks are `text`, `image`, `thinking`, `redacted_thinking`, `tool_use` and
+/// `tool_result`.
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only its schema is used")]
 struct Turn {
@@ -169,12 +171,12 @@ impl TryFrom<MessagesRequest> for ValidRequest<MessagesPrompt> {
             .ok_or_else(|| ApiError::invalid("max_tokens", "max_tokens is missing; this API requires it"))?;
         let thinking = Thinking::new(request.thinking.as_ref(), max_tokens)?;
         let cache_mark = request.cache_mark();
-        let messages = request.chat_messages()?;
+        let (messages, images) = request.chat_messages()?;
         let reports_edits = request.context_management.is_some();
         let valid: ValidRequest<ChatPrompt> =
             request.chat(&messages, thinking).and_then(TryInto::try_into).map_err(renamed)?;
         let prompt = |chat: ChatPrompt| MessagesPrompt {
-            conversation: Conversation { messages, ..chat.conversation },
+            conversation: Conversation { messages, images, ..chat.conversation },
             thinking,
             cache_mark,
             reports_edits,
@@ -195,22 +197,23 @@ impl MessagesRequest {
         }
     }
 
-    fn chat_messages(&mut self) -> Result<Vec<Value>, ApiError> {
-        let messages = chat_messages(self.system.as_ref(), &std::mem::take(&mut self.messages))?;
+    fn chat_messages(&mut self) -> Result<(Vec<Value>, Images), ApiError> {
+        let (messages, images) = chat_messages(self.system.as_ref(), &std::mem::take(&mut self.messages))?;
         if messages.iter().all(|message| message["role"] == "system") {
             return Err(ApiError::invalid("messages", "messages is empty; send at least one of a user"));
         }
-        Ok(messages)
+        Ok((messages, images))
     }
 
     /// Where the last `cache_control` is.
     fn cache_mark(&self) -> Option<CacheMark> {
         let is_marked = |block: &Value| !block["cache_control"].is_null();
-        let blocks = |content: &Value| content.as_array().cloned().unwrap_or_default();
+        fn blocks(content: &Value) -> impl Iterator<Item = &Value> {
+            content.as_array().into_iter().flatten()
+        }
         let in_message = |message: &Value| {
             blocks(&message["content"])
-                .iter()
-                .any(|block| is_marked(block) || blocks(&block["content"]).iter().any(is_marked))
+                .any(|block| is_marked(block) || blocks(&block["content"]).any(is_marked))
         };
         let system = self.system.as_ref().map_or(&[][..], SystemField::blocks);
         if self.cache_control.is_some() || self.messages.iter().any(in_message) {

@@ -11,21 +11,22 @@ use super::{
     format::MessagesFormat,
     request::{MessagesPrompt, MessagesRequest},
 };
+use crate::model::Conversation;
 use crate::server::{
     Server,
     app_state::AppState,
     embedding_routes::counted,
     format::ApiFormat,
-    handlers::{Body, Log, Threads, respond},
-    openai::{self, ValidRequest, error::ApiError},
-    tokens::prepared,
+    handlers::{ImageBody, Log, Threads, respond},
+    openai::{self, ValidRequest, error::ApiError, prompt_error},
+    tokens::prepared_chat,
 };
 
 pub(crate) async fn messages(
     State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
-    body: Body,
+    ImageBody(body): ImageBody,
 ) -> Result<Response, ApiError> {
     respond::<MessagesFormat>(state, &preparation, log, body).await
 }
@@ -35,19 +36,23 @@ pub(crate) async fn count_tokens(
     State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
-    body: Body,
+    ImageBody(body): ImageBody,
 ) -> Result<Response, ApiError> {
     counted(&state, log, async {
-        let input_tokens = prepared(&state, &preparation, body, count).await?;
+        let input_tokens = prepared_chat(&state, &preparation, body, parse, count).await?;
         Ok(Json(json!({ "input_tokens": input_tokens })).into_response())
     })
     .await
 }
 
-fn count(server: &Server, body: &[u8]) -> Result<usize, ApiError> {
+fn parse(body: &[u8]) -> Result<((), Option<Conversation>), ApiError> {
     let mut request: MessagesRequest = openai::parse(body)?;
     request.max_tokens.get_or_insert(usize::MAX);
-    let ValidRequest::<MessagesPrompt> { prompts, params, .. } = request.try_into()?;
-    let (_, prompts) = MessagesFormat::prepare(&server.model, prompts, &params)?;
-    Ok(prompts.iter().map(|prompt| prompt.ids.len()).sum())
+    let valid: ValidRequest<MessagesPrompt> = request.try_into()?;
+    Ok(((), Some(valid.prompts.conversation)))
+}
+
+fn count(server: &Server, (): (), conversation: Option<Conversation>) -> Result<usize, ApiError> {
+    let prompt = server.model.chat_prompt(&conversation.unwrap_or_default());
+    Ok(prompt.map_err(|error| prompt_error(&error, MessagesFormat::PROMPT))?.ids.len())
 }

@@ -35,6 +35,7 @@ use super::{
         prompt_error,
         usage::{self, MissContext, ThinkingUsage, Usage},
     },
+    preparation::ImageCharge,
     unix_seconds,
 };
 use crate::{
@@ -72,6 +73,8 @@ enum Events {
     Live {
         generation: Generation,
         recorder: Option<Recorder>,
+        /// Held until the engine has read the prompt.
+        images: Option<ImageCharge>,
         _running: RunningChoices,
         _active: ActiveGuard,
     },
@@ -102,15 +105,16 @@ impl<F: ApiFormat> Completion<F> {
         recorder: Option<Recorder>,
         outcome: Arc<OutcomeGuard>,
     ) -> Result<Completion<F>, ApiError> {
-        let ParsedRequest { server, valid: ValidRequest { prompts, params, .. }, tenant, deadline, .. } =
-            request;
+        let ParsedRequest { server, valid, tenant, deadline, image_charge, .. } = request;
+        let ValidRequest { prompts, params, .. } = valid;
         let engine_error = |error| ApiError::from_engine(&error, F::PROMPT);
         // Before any work: a full server refuses at once.
         let permit = server.model.engine.acquire().map_err(engine_error)?;
         let (format, prompts) = F::prepare(&server.model, prompts, &params)?;
         let constraints = constraints(&server.model, &prompts, &params)?;
-        let mut requests = requests(&server.model, prompts.iter().zip(&constraints), &params, deadline)
-            .map_err(|error| prompt_error(&error, F::PROMPT))?;
+        let encoded = EncodedPrompt::all(&server.model, &prompts, &constraints);
+        let requests = encoded.and_then(|encoded| requests(&server.model, &encoded, &params, deadline));
+        let mut requests = requests.map_err(|error| prompt_error(&error, F::PROMPT))?;
         let cache_salt = tenant.prefix_salt();
         requests.iter_mut().for_each(|(request, _)| request.cache_salt = cache_salt);
         let id = format!("{}{:016x}", F::ID_PREFIX, sampling::random());
@@ -124,7 +128,13 @@ impl<F: ApiFormat> Completion<F> {
         let active = server.common.active.insert(ids, tenant.client, generation.canceller());
         Ok(Completion {
             format,
-            source: Events::Live { generation, recorder, _running: running, _active: active },
+            source: Events::Live {
+                generation,
+                recorder,
+                images: image_charge,
+                _running: running,
+                _active: active,
+            },
             params,
             prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
             answer,
@@ -215,6 +225,9 @@ impl<F: ApiFormat> Completion<F> {
         }
         if matches!(event, ChoiceEvent::Text { .. } | ChoiceEvent::Finished(_)) {
             self.outcome.log().set_first_token();
+            if let Events::Live { images, .. } = &mut self.source {
+                *images = None;
+            }
         }
         let event = match event {
             ChoiceEvent::Text { .. } if self.params.prompt_only => return vec![],
@@ -243,6 +256,7 @@ fn answer_info(
 ) -> AnswerInfo {
     let lengths = prompts.iter().flat_map(|prompt| vec![prompt.ids.len(); params.n]);
     let mut usage = Usage::default();
+    usage.lanner.image_tokens = prompts.iter().map(Prompt::num_image_tokens).sum();
     usage.lanner.thinking = prompts.iter().find_map(|prompt| prompt.thinking).map(|decision| {
         let budget = params.thinking.budget.unwrap_or(server.model.thinking.budget);
         ThinkingUsage {
@@ -297,24 +311,48 @@ fn constraints(
     prompts.iter().map(constraint).collect()
 }
 
+/// A prompt with everything that its choices share.
+struct EncodedPrompt<'a> {
+    prompt: &'a Prompt,
+    images: Vec<engine::Image>,
+    constraint: &'a Option<Arc<dyn Constraint>>,
+}
+
+impl<'a> EncodedPrompt<'a> {
+    /// Decodes the images of prompts.
+    ///
+    /// # Errors
+    /// A file is damaged, or takes too long.
+    fn all(
+        model: &Model,
+        prompts: &'a [Prompt],
+        constraints: &'a [Option<Arc<dyn Constraint>>],
+    ) -> Result<Vec<EncodedPrompt<'a>>, PromptError> {
+        let encoded = prompts.iter().zip(constraints).map(|(prompt, constraint)| {
+            Ok(EncodedPrompt { images: model.load_images(prompt)?, prompt, constraint })
+        });
+        encoded.collect()
+    }
+}
+
 /// Each prompt `n` times. Seeds count up over all choices, so that no two choices share one.
-fn requests<'a>(
+fn requests(
     model: &Model,
-    prompts: impl Iterator<Item = (&'a Prompt, &'a Option<Arc<dyn Constraint>>)>,
+    prompts: &[EncodedPrompt],
     params: &GenerateParams,
     deadline: Option<Instant>,
 ) -> Result<Vec<(engine::Request, Decoder)>, PromptError> {
     let first = model.request(Vec::new(), &params.overrides).sampling.seed;
     let kind = task_kind(params);
-    type Prepared<'a> = (&'a Prompt, &'a Option<Arc<dyn Constraint>>);
-    let choice = |(index, (prompt, constraint)): (usize, Prepared)| {
+    let choice = |(index, EncodedPrompt { prompt, images, constraint }): (usize, &EncodedPrompt)| {
         let answer = AnswerParams {
             overrides: &params.overrides,
+            images,
             thinking: &params.thinking,
             ignore_eos: params.ignore_eos,
             stop: params.stop.clone(),
             kind,
-            constraint: constraint.clone(),
+            constraint: (*constraint).clone(),
             tools: params.tools.as_ref(),
         };
         let (mut request, decoder) = model.answer(prompt, answer)?;
@@ -326,7 +364,8 @@ fn requests<'a>(
         request.speculation = params.speculation.clone();
         Ok((request, decoder))
     };
-    prompts.flat_map(|prompt| vec![prompt; params.n]).enumerate().map(choice).collect()
+    let choices = prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, params.n));
+    choices.enumerate().map(choice).collect()
 }
 
 /// The task that a request's fields show.

@@ -3,13 +3,20 @@
 use std::time::Instant;
 
 use engine::RequestError;
+use serde::de::IgnoredAny;
 
-use crate::server::{
-    format::ApiFormat,
-    idempotency::{Claim, Fingerprint, KeyReused},
-    models::ModelLease,
-    openai::{self, ValidRequest, error::ApiError},
-    tenant::{Client, Tenant},
+use crate::{
+    image::NO_IMAGES,
+    server::{
+        app_state::AppState,
+        format::ApiFormat,
+        idempotency::{Claim, Fingerprint, KeyReused},
+        images,
+        models::ModelLease,
+        openai::{self, ValidRequest, error::ApiError},
+        preparation::{ImageCharge, Preparation},
+        tenant::{Client, Tenant},
+    },
 };
 
 pub(crate) struct ParsedRequest<F: ApiFormat> {
@@ -21,6 +28,10 @@ pub(crate) struct ParsedRequest<F: ApiFormat> {
     pub deadline: Option<Instant>,
     /// Bytes of stored items that belong to the prompt.
     pub attached: usize,
+    /// Held for the files of fetched images.
+    _file_charge: Option<ImageCharge>,
+    /// Held for the tensors of images.
+    pub image_charge: Option<ImageCharge>,
 }
 
 impl<F: ApiFormat> ParsedRequest<F> {
@@ -30,12 +41,20 @@ impl<F: ApiFormat> ParsedRequest<F> {
         server: ModelLease,
         client: Client,
         body: &[u8],
+        text_limit: usize,
         arrived: Instant,
     ) -> Result<ParsedRequest<F>, ApiError> {
-        let request: F::Request = openai::parse(body)?;
+        let request: F::Request = openai::parse(body).map_err(|error| {
+            // Without images that could explain its size, it is too large before it is wrong.
+            let is_json = body.len() <= text_limit || serde_json::from_slice::<IgnoredAny>(body).is_ok();
+            if is_json { error } else { ApiError::too_much_text(body.len(), text_limit) }
+        })?;
         let mut valid: ValidRequest<F::Prompts> = request.try_into()?;
         let tenant = Tenant::new(client, valid.params.cache_salt.as_deref());
         let attached = F::attach(&mut valid.prompts, &server, &tenant)?;
+        let conversation = F::conversation(&mut valid.prompts);
+        let images = conversation.map_or(&NO_IMAGES, |conversation| &conversation.images);
+        images::check(images, &server.model, body.len(), text_limit, F::PROMPT)?;
         let info = server.model.engine.info();
         if valid.idempotency.is_some() && !valid.params.is_repeatable(info) {
             let message = "idempotency_key only goes with a seed or `temperature: 0`";
@@ -45,7 +64,35 @@ impl<F: ApiFormat> ParsedRequest<F> {
         let fingerprint = valid.idempotency.as_ref().map(|_| openai::fingerprint(F::ROUTE, body, lossy));
         let deadline = valid.params.timeout.and_then(|timeout| arrived.checked_add(timeout));
         server.set_keep_alive(valid.keep_alive);
-        Ok(ParsedRequest { server, valid, fingerprint, tenant, deadline, attached })
+        Ok(ParsedRequest {
+            server,
+            valid,
+            fingerprint,
+            tenant,
+            deadline,
+            attached,
+            _file_charge: None,
+            image_charge: None,
+        })
+    }
+
+    /// Fetches images at URLs, and acquires the memory of all of them. Returns the bytes that
+    /// decoding takes.
+    ///
+    /// # Errors
+    /// 400: an image cannot be fetched or used. 503: other requests' images take the memory.
+    pub(crate) async fn prepare_images(
+        &mut self,
+        state: &AppState,
+        preparation: &Preparation,
+    ) -> Result<usize, ApiError> {
+        let Some(conversation) = F::conversation(&mut self.valid.prompts) else { return Ok(0) };
+        self._file_charge = images::fetch(&mut conversation.images, state, preparation).await?;
+        let memory = images::memory(&conversation.images, &self.server.model)?;
+        if memory.tensors > 0 {
+            self.image_charge = Some(preparation.charge_images(memory.tensors, F::PROMPT).await?);
+        }
+        Ok(memory.decoding + memory.tensors)
     }
 
     /// Claims the idempotency key, if there is one; waits while another request with the key runs.

@@ -37,6 +37,8 @@ pub(super) trait Route: Sized + Send + 'static {
     const PROMPT: &'static str;
     const IS_CHAT: bool;
 
+    /// The conversation that may have images.
+    fn conversation(prompts: &mut Self::Prompts) -> Option<&mut Conversation>;
     /// # Errors
     /// The prompt cannot be rendered or encoded, or is too long.
     fn encode(
@@ -77,6 +79,10 @@ impl Route for ChatRoute {
     const PROMPT: &'static str = "messages";
     const IS_CHAT: bool = true;
 
+    fn conversation(conversation: &mut Conversation) -> Option<&mut Conversation> {
+        Some(conversation)
+    }
+
     fn encode(
         model: &Arc<Model>,
         conversation: Conversation,
@@ -93,6 +99,13 @@ impl Route for GenerateRoute {
     const PATH: &'static str = "/api/generate";
     const PROMPT: &'static str = "prompt";
     const IS_CHAT: bool = false;
+
+    fn conversation(prompt: &mut GeneratePrompt) -> Option<&mut Conversation> {
+        match prompt {
+            GeneratePrompt::Turn(conversation) => Some(conversation),
+            GeneratePrompt::Text(_) => None,
+        }
+    }
 
     fn encode(
         model: &Arc<Model>,
@@ -123,6 +136,10 @@ impl<R: Route> ApiFormat for OllamaFormat<R> {
     const ID_PREFIX: &'static str = "ollama-";
     const ROUTE: &'static str = R::PATH;
     const PROMPT: &'static str = R::PROMPT;
+
+    fn conversation(prompts: &mut R::Prompts) -> Option<&mut Conversation> {
+        R::conversation(prompts)
+    }
 
     fn prepare(
         model: &Arc<Model>,

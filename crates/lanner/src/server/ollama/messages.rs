@@ -4,19 +4,80 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
-use crate::server::openai::error::ApiError;
+use crate::{image::Images, model::Conversation, server::openai::error::ApiError};
 
+/// Images of messages, as parts that refer to them.
+#[derive(Debug, Default)]
+pub(super) struct MessageImages {
+    images: Images,
+    /// The index of a message, and its parts.
+    parts: Vec<(usize, Vec<Value>)>,
+}
+
+impl MessageImages {
+    /// Adds the images of a message, each in base64; `at` is their field.
+    ///
+    /// # Errors
+    /// 400: one of them is no image.
+    pub(super) fn add(&mut self, message: usize, field: &Value, at: &str) -> Result<(), ApiError> {
+        let list = match field {
+            Value::Null => return Ok(()),
+            Value::Array(list) => list,
+            _ => return Err(ApiError::invalid(at, format!("{at} must be an array of images in base64"))),
+        };
+        let mut parts = vec![];
+        for (index, image) in list.iter().enumerate() {
+            let at = format!("{at}[{index}]");
+            let Some(data) = image.as_str() else {
+                return Err(ApiError::invalid(&at, format!("{at} must be a string of base64")));
+            };
+            // Some clients send what they show.
+            let data =
+                data.strip_prefix("data:").and_then(|uri| uri.split_once(',')).map_or(data, |uri| uri.1);
+            parts.push(self.images.add_base64(data, at)?);
+        }
+        if !parts.is_empty() {
+            self.parts.push((message, parts));
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Puts the images before the texts of their messages, as Ollama does.
+    pub(super) fn place(self, conversation: &mut Conversation) {
+        for (message, mut parts) in self.parts {
+            let Some(content) = conversation.messages.get_mut(message).map(|message| &mut message["content"])
+            else {
+                continue;
+            };
+            match content.take() {
+                Value::Array(own) => parts.extend(own),
+                Value::String(text) => parts.push(json!({ "type": "text", "text": text })),
+                _ => {}
+            }
+            *content = parts.into();
+        }
+        conversation.images = self.images;
+    }
+}
+
+/// The messages, and the images that were taken out of them.
+///
 /// # Errors
-/// 400: a message has images.
-pub(super) fn openai_messages(mut messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
+/// 400: an image cannot be used.
+pub(super) fn openai_messages(mut messages: Vec<Value>) -> Result<(Vec<Value>, MessageImages), ApiError> {
     let mut calls = 0;
     let mut pending: VecDeque<(String, Value)> = VecDeque::new();
+    let mut images = MessageImages::default();
     for (index, message) in messages.iter_mut().enumerate() {
-        if message["images"].as_array().is_some_and(|images| !images.is_empty()) {
-            return Err(ApiError::unsupported(&format!("messages[{index}].images")));
-        }
         // Anything else is refused where the template's input is made.
         let Some(message) = message.as_object_mut() else { continue };
+        if let Some(field) = message.remove("images") {
+            images.add(index, &field, &format!("messages[{index}].images"))?;
+        }
         for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
             calls += 1;
             let Some(call) = call.as_object_mut() else { continue };
@@ -41,7 +102,7 @@ pub(super) fn openai_messages(mut messages: Vec<Value>) -> Result<Vec<Value>, Ap
             }
         }
     }
-    Ok(messages)
+    Ok((messages, images))
 }
 
 /// Nine characters, as some templates require.
@@ -56,7 +117,7 @@ mod tests {
     #[test]
     fn tool_results_get_the_ids_of_their_calls() {
         let call = |name: &str| json!({ "function": { "name": name, "arguments": { "a": 1 } } });
-        let messages = openai_messages(vec![
+        let (messages, _) = openai_messages(vec![
             json!({ "role": "user", "content": "x" }),
             json!({ "role": "assistant", "content": "", "tool_calls": [call("f"), call("g")] }),
             json!({ "role": "tool", "tool_name": "g", "content": "7" }),
@@ -78,7 +139,7 @@ mod tests {
     #[test]
     fn result_of_an_unknown_call_leaves_the_calls_to_their_results() {
         let call = json!({ "id": "a", "function": { "name": "f", "arguments": {} } });
-        let messages = openai_messages(vec![
+        let (messages, _) = openai_messages(vec![
             json!({ "role": "assistant", "content": "", "tool_calls": [call] }),
             json!({ "role": "tool", "tool_call_id": "b", "content": "7" }),
             json!({ "role": "tool", "tool_call_id": "a", "content": "8" }),
@@ -89,9 +150,38 @@ mod tests {
     }
 
     #[test]
-    fn images_are_refused() {
-        let error = openai_messages(vec![json!({ "role": "user", "images": ["aaaa"] })]).unwrap_err();
-        assert_eq!(error.body.param.as_deref(), Some("messages[0].images"));
-        assert!(openai_messages(vec![json!({ "role": "user", "images": [] }), json!(7)]).is_ok());
+    fn images_come_before_the_text() {
+        let png = crate::image::tests::PNG;
+        let uri = format!("data:image/png;base64,{png}");
+        let (messages, images) = openai_messages(vec![
+            json!({ "role": "system", "content": "s", "images": [] }),
+            json!({ "role": "user", "content": "x", "images": [png, uri] }),
+        ])
+        .unwrap();
+        let mut conversation = Conversation { messages, ..Conversation::default() };
+        images.place(&mut conversation);
+        let part = |index: usize| json!({ "type": "image", "index": index });
+        assert_eq!(
+            conversation.messages,
+            [
+                json!({ "role": "system", "content": "s" }),
+                json!({ "role": "user", "content": [part(0), part(1), { "type": "text", "text": "x" }] }),
+            ]
+        );
+        assert_eq!(conversation.images.len(), 2);
+    }
+
+    #[test]
+    fn bad_image_is_named() {
+        for (images, param) in [
+            (json!(["aaaa"]), "messages[0].images[0]"),
+            (json!([7]), "messages[0].images[0]"),
+            (json!("a"), "messages[0].images"),
+        ] {
+            let error = openai_messages(vec![json!({ "role": "user", "images": images })]).unwrap_err();
+            assert_eq!(error.body.param.as_deref(), Some(param));
+        }
+        let (_, images) = openai_messages(vec![json!({ "role": "user", "images": null }), json!(7)]).unwrap();
+        assert!(images.is_empty());
     }
 }

@@ -241,6 +241,7 @@ fn capabilities(server: &Server) -> Vec<&'static str> {
         ("thinking", model.reasons()),
         ("insert", model.fills_in()),
         ("embedding", model.embedding_head.is_ok()),
+        ("vision", model.vision.is_ok()),
     ];
     named(&all)
 }

@@ -2,9 +2,13 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, de::IgnoredAny};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::{keep_alive, messages::openai_messages, options::Options};
+use super::{
+    keep_alive,
+    messages::{MessageImages, openai_messages},
+    options::Options,
+};
 use crate::{
     conversation,
     keep_alive::KeepAlive,
@@ -92,7 +96,7 @@ ollama_body! {
     /// A body of `/api/chat`.
     #[schemars(rename = "OllamaChatRequest")]
     pub struct ChatBody {
-        /// Also with `thinking`, `tool_calls` and `tool_name`.
+        /// Also with `images`, each in base64, `thinking`, `tool_calls` and `tool_name`.
         #[schemars(with = "Vec<ChatMessage>")]
         messages: Vec<Value>,
         /// Functions that the model may call.
@@ -120,9 +124,9 @@ ollama_body! {
         /// Only empty; `/api/chat` takes conversations.
         #[schemars(with = "Option<[(); 0]>")]
         context: Option<Vec<IgnoredAny>>,
-        /// Only empty.
-        #[schemars(with = "Option<[(); 0]>")]
-        images: Option<Vec<IgnoredAny>>,
+        /// Images in base64, before the prompt.
+        #[schemars(with = "Option<Vec<String>>")]
+        images: Option<Value>,
         /// Not supported.
         #[schemars(with = "Option<Refused>")]
         width: Option<IgnoredAny>,
@@ -183,9 +187,10 @@ impl TryFrom<ChatBody> for ValidRequest<Conversation> {
     fn try_from(mut body: ChatBody) -> Result<ValidRequest<Conversation>, ApiError> {
         let mut fields = body.take_shared()?.fields;
         fields.extend(body.chat_fields()?);
-        fields.insert("messages".into(), openai_messages(body.messages)?.into());
+        let (messages, images) = openai_messages(body.messages)?;
+        fields.insert("messages".into(), messages.into());
         fields.insert("tools".into(), body.tools.filter(|tools| !tools.is_empty()).into());
-        chat(fields)
+        chat(fields, images)
     }
 }
 
@@ -210,7 +215,6 @@ impl GenerateBody {
         }
         fields::refuse(&[
             ("template", is_set(&self.template)),
-            ("images", has_any(&self.images)),
             ("width", self.width.is_some()),
             ("height", self.height.is_some()),
             ("steps", self.steps.is_some()),
@@ -222,16 +226,22 @@ impl GenerateBody {
         let mut fields = shared.fields;
         fields.extend(self.chat_fields()?);
         let mut messages = conversation::opening(self.system.as_deref().filter(|text| !text.is_empty()));
+        let mut images = MessageImages::default();
+        images.add(messages.len(), &self.images.unwrap_or_default(), "images")?;
         messages.push(conversation::user(&self.prompt.unwrap_or_default()));
         fields.insert("messages".into(), messages.into());
-        Ok(chat(fields)?.map(GeneratePrompt::Turn))
+        Ok(chat(fields, images)?.map(GeneratePrompt::Turn))
     }
 
     /// Text to continue, or to fill in before the suffix.
     fn text(self, shared: SharedFields) -> Result<ValidRequest<GeneratePrompt>, ApiError> {
         let thinks = !matches!(self.think, None | Some(ThinkField::Enabled(false)));
-        for (name, given) in [("system", self.system.is_some_and(|text| !text.is_empty())), ("think", thinks)]
-        {
+        let has_images = self.images.as_ref().is_some_and(|images| !images.is_null() && *images != json!([]));
+        for (name, given) in [
+            ("system", self.system.is_some_and(|text| !text.is_empty())),
+            ("think", thinks),
+            ("images", has_images),
+        ] {
             if given {
                 let message = format!("{name} needs the chat template, which raw and suffix leave out");
                 return Err(ApiError::invalid(name, message));
@@ -257,14 +267,22 @@ impl GenerateBody {
     }
 }
 
-fn chat(mut fields: Map<String, Value>) -> Result<ValidRequest<Conversation>, ApiError> {
+fn chat(
+    mut fields: Map<String, Value>,
+    images: MessageImages,
+) -> Result<ValidRequest<Conversation>, ApiError> {
     // `num_predict` counts thinking too.
     if let Some(max_tokens) = fields.remove("max_tokens") {
         fields.insert("max_completion_tokens".into(), max_tokens);
     }
     let request: ChatRequest = converted(fields)?;
     let valid: ValidRequest<ChatPrompt> = request.try_into().map_err(renamed)?;
-    Ok(valid.map(|prompt| prompt.conversation))
+    Ok(valid.map(|ChatPrompt { mut conversation, .. }| {
+        if !images.is_empty() {
+            images.place(&mut conversation);
+        }
+        conversation
+    }))
 }
 
 fn converted<T: serde::de::DeserializeOwned>(fields: Map<String, Value>) -> Result<T, ApiError> {

@@ -20,7 +20,7 @@ use crate::server::{
     app_state::AppState,
     embedding::{embed as embeddings_of, normalized},
     embedding_routes::counted,
-    handlers::{Body, Log, Threads, respond},
+    handlers::{Body, ImageBody, Log, Threads, respond},
     openai::error::ApiError,
     unix_seconds,
 };
@@ -42,7 +42,7 @@ pub(super) async fn chat(
     State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
-    body: Body,
+    ImageBody(body): ImageBody,
 ) -> Result<Response, ApiError> {
     match load::<ChatRoute>(&state, &body).await? {
         Some(loaded) => Ok(loaded.into_response()),
@@ -54,7 +54,7 @@ pub(super) async fn generate(
     State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
-    body: Body,
+    ImageBody(body): ImageBody,
 ) -> Result<Response, ApiError> {
     match load::<GenerateRoute>(&state, &body).await? {
         Some(loaded) => Ok(loaded.into_response()),

@@ -11,6 +11,8 @@ use engine::RequestError;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::image::ImageError;
+
 /// Longer messages quote the client's input, which may be megabytes.
 const LONGEST_MESSAGE: usize = 600;
 const LONGEST_PARAM: usize = 100;
@@ -67,6 +69,14 @@ impl ApiError {
         ApiError::invalid(param, message).code("context_length_exceeded")
     }
 
+    /// A body has more text, which is all but its images, than the limit.
+    pub fn too_much_text(text: usize, limit: usize) -> ApiError {
+        let message = format!(
+            "the body has {text} bytes besides its images, more than the limit of {limit}; see --body-limit"
+        );
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("request_too_large")
+    }
+
     /// 400 as in Stripe's API: OpenAI's clients retry a 409.
     pub fn key_reused() -> ApiError {
         let message = "another request had this idempotency_key; a new request needs a new key";
@@ -105,8 +115,14 @@ impl ApiError {
             }
             RequestError::TokenOutOfRange { .. } => ApiError::new(StatusCode::BAD_REQUEST, message),
             RequestError::BadSampling { name, .. } => ApiError::invalid(*name, message),
-            // Cache breakpoints are set by this server.
-            RequestError::Step(_) | RequestError::NotFinite | RequestError::BadCacheBreakpoint { .. } => {
+            RequestError::NoVision | RequestError::NoVisionTower => {
+                ApiError::invalid(prompt, message).code("unsupported_image")
+            }
+            // Cache breakpoints and images are set by this server.
+            RequestError::Step(_)
+            | RequestError::NotFinite
+            | RequestError::BadImage { .. }
+            | RequestError::BadCacheBreakpoint { .. } => {
                 ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
             }
             RequestError::UnknownDrafter { .. } | RequestError::DraftTooLong { .. } => {
@@ -130,6 +146,12 @@ impl ApiError {
             }
             RequestError::EngineStopped => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message),
         }
+    }
+}
+
+impl From<ImageError> for ApiError {
+    fn from(error: ImageError) -> ApiError {
+        ApiError::invalid(&error.field, error.to_string()).code("invalid_image")
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     generate::{ChoiceEvent, Reason},
-    model::{Model, Prompt, PromptError},
+    model::{Conversation, Model, Prompt, PromptError},
     server::{
         format::{AnswerInfo, ApiFormat, Frame},
         protocol::Protocol,
@@ -41,6 +41,10 @@ pub trait ChoiceFormat: Sized + Send + 'static {
     /// The request's field that holds the prompt.
     const PROMPT: &'static str;
 
+    /// The conversation that may have images.
+    fn conversation(_: &mut Self::Prompts) -> Option<&mut Conversation> {
+        None
+    }
     /// Encodes the prompts.
     ///
     /// # Errors
@@ -119,6 +123,10 @@ impl<F: ChoiceFormat> ApiFormat for OpenAi<F> {
     const ID_PREFIX: &'static str = F::ID_PREFIX;
     const ROUTE: &'static str = F::WHOLE;
     const PROMPT: &'static str = F::PROMPT;
+
+    fn conversation(prompts: &mut F::Prompts) -> Option<&mut Conversation> {
+        F::conversation(prompts)
+    }
 
     fn prepare(
         model: &Arc<Model>,
@@ -210,6 +218,8 @@ pub fn prompt_error(error: &PromptError, param: &str) -> ApiError {
             ApiError::context_exceeded(param, *context, &rest)
         }
         PromptError::Tools(invalid) => ApiError::invalid(&invalid.field, error.to_string()),
+        PromptError::Image(refused) => refused.clone().into(),
+        PromptError::NoVision(_) => ApiError::invalid(param, error.to_string()).code("unsupported_image"),
         PromptError::NoToolDialect(_) => ApiError::invalid("tools", error.to_string()),
         PromptError::Text(chat::Error::RenderMemoryInUse) => {
             let busy = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()).code("busy");

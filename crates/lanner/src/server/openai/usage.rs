@@ -61,6 +61,9 @@ pub struct CompletionTokensDetails {
 pub struct LannerUsage {
     pub cache: CacheUsage,
     pub speculation: SpeculationUsage,
+    /// Tokens of the prompt that stand for images; omitted without images.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub image_tokens: usize,
     /// Whether the answer thinks; omitted if the model cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<ThinkingUsage>,
@@ -183,6 +186,10 @@ impl Usage {
     }
 }
 
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 impl LannerUsage {
     fn add_lossy(&mut self, reasons: &[Lossy]) {
         for name in reasons.iter().map(|reason| lossy(*reason)) {
@@ -253,6 +260,7 @@ pub fn source(source: CacheSource) -> &'static str {
 pub fn reason(reason: MissReason) -> &'static str {
     match reason {
         MissReason::Differs => "differs",
+        MissReason::ImageDropped => "image_dropped",
         MissReason::Evicted => "evicted",
         MissReason::TooLarge => "too_large",
         MissReason::NoSnapshot => "no_checkpoint",

@@ -60,8 +60,18 @@ pub(crate) struct ModelListAnswer {
     data: Vec<ModelAnswer>,
 }
 
+/// What requests may use of a model.
+#[derive(JsonSchema)]
+struct Capabilities {
+    /// Images in messages.
+    vision: bool,
+    tools: bool,
+    thinking: bool,
+    embeddings: bool,
+}
+
 /// A model. Loaded ones have `pinned`, `expires_at`, `context_length`, `max_model_len`,
-/// `tool_dialect` and `memory`; the others `size_bytes`, `family` and `format`.
+/// `tool_dialect`, `capabilities` and `memory`; the others `size_bytes`, `family` and `format`.
 #[derive(JsonSchema)]
 pub(crate) struct ModelAnswer {
     id: String,
@@ -88,6 +98,8 @@ pub(crate) struct ModelAnswer {
     /// How the model writes calls; null if it has no tools.
     #[schemars(skip_serializing_if = "Option::is_none")]
     tool_dialect: Option<String>,
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    capabilities: Option<Capabilities>,
     #[schemars(skip_serializing_if = "Option::is_none")]
     memory: Option<ModelMemory>,
     /// Bytes of its files.

@@ -22,7 +22,7 @@ use super::openai::error::ApiError;
 const GREETING: &str = "Lanner is running";
 /// Only files and routes of this server, and no script or style inside the document. With trusted
 /// types the browser refuses to parse a string as HTML.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 
 /// A file of the page.

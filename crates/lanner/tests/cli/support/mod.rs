@@ -6,6 +6,7 @@ pub(crate) mod client;
 #[path = "../../../../engine/tests/it/support/document.rs"]
 pub(crate) mod document;
 pub(crate) mod fake_hub;
+pub(crate) mod pictures;
 pub(crate) mod process;
 pub(crate) mod scripted_model;
 pub(crate) mod server;

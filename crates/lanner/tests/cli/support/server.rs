@@ -13,6 +13,7 @@ use lanner::{
     cli::VolatilePrefix,
     config::{ApiKeys, CorsOrigin, ModelConfig, RegistryConfig, ServeConfig, Timeouts},
     hub::HubConfig,
+    image_url::{AllowedHost, ImageUrls},
     model::Model,
     server::{self, AppState, Server},
     source::ModelLocation,
@@ -22,11 +23,14 @@ use tokio::{net::TcpListener, runtime::Runtime};
 
 use super::{
     client::{self, Reply},
+    pictures::{self, VISION_TEMPLATE},
     wait::PATIENCE,
 };
 
 pub(crate) const CONTEXT: usize = 1000;
 pub(crate) const IM_END: u32 = 257;
+/// Only in the tokenizer of a model that takes images.
+pub(crate) const IMAGE_TOKEN: u32 = 262;
 pub(crate) const TEMPLATE: &str = "{#- Calls: <tool_call> -#}{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {%- if tools %}tools={{ tools | tojson }}\n{% endif %}\
     {%- if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}";
@@ -80,6 +84,10 @@ pub(crate) struct Setup {
     pub max_connections: u32,
     pub timeouts: Timeouts,
     pub store: Option<Store>,
+    /// The model takes images.
+    pub vision: bool,
+    /// Hosts from which images are fetched.
+    pub allow_image_urls: Vec<AllowedHost>,
 }
 
 impl Default for Setup {
@@ -102,11 +110,18 @@ impl Default for Setup {
             max_connections: 512,
             timeouts: Timeouts::default(),
             store: None,
+            vision: false,
+            allow_image_urls: vec![],
         }
     }
 }
 
 impl Setup {
+    /// A model that takes images, with a context that holds some.
+    pub(crate) fn with_vision() -> Setup {
+        Setup { vision: true, template: VISION_TEMPLATE, context: 20_000, ..Setup::default() }
+    }
+
     /// The model answers every request with this text and ends its turn.
     pub(crate) fn says(self, text: &'static str) -> TestServer {
         self.script(move |_, n| token(tokens(text).get(n).copied().unwrap_or(IM_END)))
@@ -118,15 +133,23 @@ impl Setup {
     ) -> TestServer {
         let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
         let received = requests.clone();
-        let engine =
-            scripted::scripted(info(self.context), self.capacity, self.delay, move |request: &Request, n| {
-                if n == 0 {
-                    received.lock().unwrap().push(request.clone());
-                }
-                script(request, n)
-            });
+        let mut info = info(self.context);
+        if self.vision {
+            info.vocab_size = 263;
+            info.vision = engine::Vision::Tower { image_token_id: IMAGE_TOKEN };
+        }
+        let engine = scripted::scripted(info, self.capacity, self.delay, move |request: &Request, n| {
+            if n == 0 {
+                received.lock().unwrap().push(request.clone());
+            }
+            script(request, n)
+        });
         let template = Template::new(self.template, Map::new()).unwrap();
-        let mut model = Model::new(self.name.into(), engine, tokenizer(), Some(template));
+        let tokenizer = if self.vision { vision_tokenizer() } else { tokenizer() };
+        let mut model = Model::new(self.name.into(), engine, tokenizer, Some(template));
+        if self.vision {
+            model.vision = Ok(pictures::vision(self.models.max_image_tokens));
+        }
         model.volatile_prefix = self.models.volatile_prefix;
         model.tool_dialect = self.models.tool_dialect.or(model.tool_dialect);
         model.thinking = self.models.thinking.defaults(&ModelLocation::Builtin, &self.models.hub);
@@ -160,6 +183,7 @@ impl Setup {
             allowed_hosts: self.allowed_hosts,
             cors_origins: self.cors_origins,
             body_limit: self.body_limit,
+            allow_image_urls: self.allow_image_urls,
             registry: RegistryConfig { load_by_name: self.admin, ..self.registry },
             admin: self.admin,
             max_connections: self.max_connections,
@@ -171,6 +195,9 @@ impl Setup {
         let address = listener.local_addr().unwrap();
         let host = AppState::new(Server::new(model, None), self.models, config.registry.clone());
         self.store.into_iter().for_each(|store| host.set_store(store));
+        if !config.allow_image_urls.is_empty() {
+            host.set_image_urls(ImageUrls::new(config.allow_image_urls.clone()));
+        }
         let served = host.clone();
         runtime.spawn(async move { server::serve(listener, served, &config).await });
         TestServer { address, host, requests, runtime: Some(runtime) }
@@ -207,7 +234,7 @@ impl TestServer {
     }
 
     pub(crate) fn last_prompt(&self) -> String {
-        tokenizer().decode(&self.last_request().prompt, false).unwrap()
+        vision_tokenizer().decode(&self.last_request().prompt, false).unwrap()
     }
 
     /// Number of requests to the engine.
@@ -238,6 +265,9 @@ pub(crate) fn models(hub: HubConfig) -> ModelConfig {
         ngram_table: None,
         draft_model: None,
         render_memory: Default::default(),
+        max_image_tokens: 4096,
+        memory_mode: Default::default(),
+        is_memory_mode_named: false,
     }
 }
 
@@ -259,6 +289,7 @@ fn info(context_length: usize) -> ModelInfo {
         vocab_size: 260,
         context_length,
         is_encoder: false,
+        vision: engine::Vision::None,
         eos_ids: vec![IM_END],
         drafters: vec!["ngram", "self"],
         speculate: engine::Speculate::Auto,
@@ -271,6 +302,18 @@ fn info(context_length: usize) -> ModelInfo {
 
 pub(crate) fn tokenizer() -> Tokenizer {
     Tokenizer::from_bytes(tokenizer_json().as_bytes(), None).unwrap()
+}
+
+/// The same with the tokens of images.
+pub(crate) fn vision_tokenizer() -> Tokenizer {
+    let mut json: Value = serde_json::from_str(&tokenizer_json()).unwrap();
+    let names = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"];
+    for (id, name) in (260..).zip(names) {
+        let token = json!({ "id": id, "content": name, "special": true, "single_word": false, "lstrip": false,
+                            "rstrip": false, "normalized": false });
+        json["added_tokens"].as_array_mut().unwrap().push(token);
+    }
+    Tokenizer::from_bytes(json.to_string().as_bytes(), None).unwrap()
 }
 
 /// A tokenizer.json of single bytes and four control tokens.
@@ -304,7 +347,7 @@ pub(crate) fn tokenizer_json() -> String {
 }
 
 /// GPT-2's printable stand-in for a byte.
-fn byte_symbol(byte: u8) -> char {
+pub(crate) fn byte_symbol(byte: u8) -> char {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     if printable(byte) {
         return char::from(byte);

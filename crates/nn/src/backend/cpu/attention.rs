@@ -1,9 +1,9 @@
 //! Attention of one sequence.
 
-use kernels::AttentionShape;
+use kernels::{AttentionMask, AttentionShape};
 use mlx::{Array, Input, apply, apply_in_place};
 
-use super::values::{dispatch_stored, like};
+use super::values::{dispatch, dispatch_stored, like};
 use crate::{KvBuffer, Softmax, precision::kv_cache_dtype};
 
 #[track_caller]
@@ -67,8 +67,31 @@ pub(crate) fn attend_cached(
     window: Option<i32>,
     softmax: &Softmax,
 ) -> Array {
-    let [keys, values] = [keys.filled(), values.filled()];
-    let shape = attention_shape(q, keys, values.dim(2), length, window);
+    attend_masked(q, [keys, values], length, window, AttentionMask::Causal, softmax)
+}
+
+#[track_caller]
+pub(crate) fn attend_together(
+    q: &Array,
+    buffers: [&KvBuffer; 2],
+    length: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    attend_masked(q, buffers, length, window, AttentionMask::Together, softmax)
+}
+
+#[track_caller]
+fn attend_masked(
+    q: &Array,
+    buffers: [&KvBuffer; 2],
+    length: i32,
+    window: Option<i32>,
+    mask: AttentionMask,
+    softmax: &Softmax,
+) -> Array {
+    let [keys, values] = buffers.map(KvBuffer::filled);
+    let shape = AttentionShape { mask, ..attention_shape(q, keys, values.dim(2), length, window) };
     let output = like(q, &[q.dim(0), q.dim(1), values.dim(2)]);
     let prepared = PreparedSoftmax::new(softmax);
     let inputs = with_sinks(&[keys, values, q], softmax);
@@ -134,7 +157,40 @@ fn attention_shape(
         length: length as usize,
         capacity: keys.dim(1) as usize,
         window: window.map_or(usize::MAX, |window| window as usize),
+        mask: AttentionMask::Causal,
     }
+}
+
+/// Attention of `q`, `k` and `v` `[tokens, heads, dim]` of one sequence in both directions, over
+/// tokens fewer than `window` away.
+#[track_caller]
+pub(crate) fn attend_both_ways([q, k, v]: [&Array; 3], window: Option<i32>, scale: f32) -> Array {
+    let (tokens, kv_heads) = (k.dim(0), k.dim(1));
+    let shape = AttentionShape {
+        tokens: q.dim(0) as usize,
+        heads: q.dim(1) as usize,
+        kv_heads: kv_heads as usize,
+        head_dim: q.dim(2) as usize,
+        value_dim: v.dim(2) as usize,
+        length: tokens as usize,
+        capacity: tokens as usize,
+        window: window.map_or(usize::MAX, |window| window as usize),
+        mask: AttentionMask::BothWays,
+    };
+    // Keys and values as kernels read them, head by head; outputs only so that they are allocated.
+    let by_head = |x: &Array| like(x, &[kv_heads, tokens, x.dim(2)]);
+    let outputs = [like(q, &[q.dim(0), q.dim(1), v.dim(2)]), by_head(k), by_head(v)];
+    let [out, ..] = apply("attend_both_ways", &[q, k, v], outputs, move |inputs, outputs| {
+        let [out, keys, values] = outputs else { unreachable!("three outputs") };
+        dispatch!(inputs[0].dtype(), T => {
+            let [keys, values] = [keys.values::<T>(), values.values::<T>()];
+            kernels::append_kv::<T, T>(keys, inputs[1].values(), 0, shape.kv_heads, shape.head_dim);
+            kernels::append_kv::<T, T>(values, inputs[2].values(), 0, shape.kv_heads, shape.value_dim);
+            let softmax = kernels::Softmax { scale, softcap: None, sinks: None };
+            kernels::attention::<T, T>(shape, inputs[0].values(), keys, values, softmax, out.values())
+        })
+    });
+    out
 }
 
 fn with_sinks<'a>(inputs: &[&'a Array], softmax: &'a Softmax) -> Vec<&'a Array> {

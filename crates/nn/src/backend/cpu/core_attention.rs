@@ -1,8 +1,8 @@
 //! Core attention of a batch as one operation for each group of rows.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
-use kernels::{AttentionShape, RopePairs, with_scratch};
+use kernels::{AttentionMask, AttentionShape, RopePairs, RopePositions, with_scratch};
 use mlx::{Array, Input, Output, apply_many};
 
 use super::{
@@ -19,6 +19,7 @@ pub(crate) struct PreparedAttention {
     kv_heads: usize,
     head_dim: usize,
     frequencies: Vec<f32>,
+    axes: Vec<u8>,
     pairs: RopePairs,
     rope_scale: f32,
     qk_norm: Option<[Arc<PreparedNorm>; 2]>,
@@ -34,6 +35,8 @@ struct RowSpan {
     past: usize,
     capacity: usize,
     window: usize,
+    /// Tokens of the row that attend to one another.
+    images: Vec<Range<usize>>,
 }
 
 /// Inputs; sinks, if there are any, and the rows' buffers follow.
@@ -84,9 +87,10 @@ fn group(
     }
     let stored = buffers.first().map_or(q.dtype(), Array::dtype);
     let prepared = attention.prepared();
+    let columns = position_columns(positions);
     let results = apply_many("attend_heads", &inputs, &outputs, &shared, move |inputs, outputs| {
         dispatch_stored!(inputs[QUERIES].dtype(), stored, [T, S] => {
-            prepared.run::<T, S>(&spans, inputs, outputs)
+            prepared.run::<T, S>(&spans, columns, inputs, outputs)
         })
     });
     let mut results = results.into_iter();
@@ -98,6 +102,24 @@ fn group(
     out
 }
 
+/// A row's tokens in parts: images, and what is between them.
+fn segments(tokens: usize, images: &[Range<usize>]) -> Vec<(Range<usize>, AttentionMask)> {
+    let (mut segments, mut done) = (vec![], 0);
+    for image in images {
+        segments.push((done..image.start, AttentionMask::Causal));
+        segments.push((image.clone(), AttentionMask::Together));
+        done = image.end;
+    }
+    segments.push((done..tokens, AttentionMask::Causal));
+    segments.retain(|(tokens, _)| !tokens.is_empty());
+    segments
+}
+
+/// Positions of a token: 1, or one on each axis.
+fn position_columns(positions: &Array) -> usize {
+    if positions.ndim() == 2 { positions.dim(1) as usize } else { 1 }
+}
+
 impl RowSpan {
     fn new(start: usize, row: &KvRow, keys: &Array) -> RowSpan {
         RowSpan {
@@ -106,6 +128,7 @@ impl RowSpan {
             past: row.past as usize,
             capacity: keys.dim(1) as usize,
             window: row.window.map_or(usize::MAX, |window| window as usize),
+            images: row.images.iter().map(|span| span.start as usize..span.end as usize).collect(),
         }
     }
 }
@@ -125,6 +148,7 @@ impl PreparedAttention {
             kv_heads: attention.kv_heads as usize,
             head_dim: attention.head_dim as usize,
             frequencies: attention.rope.frequencies.clone(),
+            axes: attention.rope.axes.clone(),
             pairs: attention.rope.pairs,
             rope_scale: attention.rope.scale,
             qk_norm: attention.qk_norm.as_ref().map(|[q, k]| [q.prepared(), k.prepared()]),
@@ -140,7 +164,7 @@ impl PreparedAttention {
         assert_eq!(q.shape(), shape(self.heads, self.query_stride()), "queries");
         assert_eq!(k.shape(), shape(self.kv_heads, self.head_dim), "keys");
         assert_eq!(v.shape(), k.shape(), "values");
-        assert_eq!(positions.shape(), [tokens], "positions");
+        assert_eq!(positions.dim(0), tokens, "positions");
         assert!(k.dtype() == q.dtype() && v.dtype() == q.dtype(), "queries, keys and values of one type");
     }
 
@@ -152,6 +176,7 @@ impl PreparedAttention {
     fn run<T: Activations, S: Activations>(
         &self,
         spans: &[RowSpan],
+        columns: usize,
         inputs: &[Input],
         outputs: &mut [Output],
     ) {
@@ -163,7 +188,7 @@ impl PreparedAttention {
         let part = |width: usize| tokens.start * width..tokens.end * width;
         let [q_norm, k_norm] = self.qk_norm.as_ref().map_or([None, None], |[q, k]| [Some(&**q), Some(&**k)]);
         let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let positions = &inputs[POSITIONS].values()[tokens.clone()];
+        let positions = &inputs[POSITIONS].values()[part(columns)];
         let stride = self.query_stride();
         let width = self.heads * stride;
         let (all_q, all_k) = (widened(&inputs[QUERIES]), widened(&inputs[KEYS]));
@@ -190,8 +215,12 @@ impl PreparedAttention {
             };
             append(all_keys, &k[of(keys)]);
             append(all_values, &v[of(keys)]);
-            let (shape, q) = (self.shape(row.span), &q[of(queries)]);
-            kernels::attention(shape, q, all_keys, all_values, softmax, row.out);
+            let q = &q[of(queries)];
+            for (tokens, mask) in segments(row.span.tokens, &row.span.images) {
+                let part = tokens.start * queries..tokens.end * queries;
+                let (shape, out) = (self.shape(row.span, tokens, mask), &mut row.out[part.clone()]);
+                kernels::attention(shape, &q[part], all_keys, all_values, softmax, out);
+            }
         };
         for_each_row(&mut rows, |row| row.span.tokens, work, attend);
         if self.output_gate {
@@ -212,6 +241,7 @@ impl PreparedAttention {
         let (scale, dim) = (self.rope_scale, self.head_dim);
         let mut out = vec![T::default(); x.len() / stride * dim];
         let rope = |x: &[f32]| {
+            let positions = RopePositions { values: positions, axes: &self.axes };
             kernels::rope(x, positions, &self.frequencies, self.pairs, scale, &mut out, heads, dim)
         };
         if stride == dim {
@@ -228,16 +258,18 @@ impl PreparedAttention {
         out
     }
 
-    fn shape(&self, row: &RowSpan) -> AttentionShape {
+    /// Of the queries `tokens` of a row, whose keys are all in its buffers.
+    fn shape(&self, row: &RowSpan, tokens: Range<usize>, mask: AttentionMask) -> AttentionShape {
         AttentionShape {
-            tokens: row.tokens,
+            tokens: tokens.len(),
             heads: self.heads,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
             value_dim: self.head_dim,
-            length: row.past + row.tokens,
+            length: row.past + tokens.end,
             capacity: row.capacity,
             window: row.window,
+            mask,
         }
     }
 }

@@ -9,6 +9,8 @@ mod conv;
 mod core_attention;
 mod delta_net;
 mod embedding;
+mod gelu;
+mod layer_norm;
 mod linear;
 mod mlp;
 mod moe;
@@ -19,11 +21,13 @@ mod rope;
 mod values;
 
 pub(crate) use self::{
-    attention::{append_kv, attend, attend_cached, attend_latent},
+    attention::{append_kv, attend, attend_both_ways, attend_cached, attend_latent, attend_together},
     conv::causal_conv,
     core_attention::{PreparedAttention, core_attention},
     delta_net::{PreparedDeltaNet, commit, delta_net, gated_delta},
     embedding::check_token_ids,
+    gelu::gelu,
+    layer_norm::layer_norm,
     linear::{PreparedLinear, grouped_linear, prepack, project, rows},
     mlp::{feed_forward, gated},
     moe::top_k,

@@ -35,7 +35,7 @@ pub(crate) fn core_attention(
     positions: &Array,
     rows: &mut [KvRow],
 ) -> Array {
-    if let Some(why) = unsupported(attention, q, rows) {
+    if let Some(why) = unsupported(attention, q, positions, rows) {
         fall_back(why);
         return cpu::core_attention(attention, [q, k, v], positions, rows);
     }
@@ -55,8 +55,16 @@ pub(crate) fn core_attention(
     out
 }
 
-fn unsupported(attention: &CoreAttention, q: &Array, rows: &[KvRow]) -> Option<&'static str> {
+fn unsupported(
+    attention: &CoreAttention,
+    q: &Array,
+    positions: &Array,
+    rows: &[KvRow],
+) -> Option<&'static str> {
     let softmax = &attention.softmax;
+    if positions.ndim() != 1 {
+        return Some("attention of images, whose positions have several axes");
+    }
     if !is_f32(q) || q.size() == 0 {
         return Some("attention in other types than float32");
     }
@@ -65,6 +73,9 @@ fn unsupported(attention: &CoreAttention, q: &Array, rows: &[KvRow]) -> Option<&
     }
     if softmax.softcap.is_some() || softmax.sinks.is_some() {
         return Some("attention with capped scores or sinks");
+    }
+    if rows.iter().any(|row| !row.images.is_empty()) {
+        return Some("attention inside images");
     }
     rows.iter().any(|row| row.window.is_some()).then_some("attention with a window")
 }

@@ -30,9 +30,10 @@ pub(crate) use self::{
 };
 pub use self::{
     open::{KernelOptions, kernel_logs, set_kernel_options},
+    products::allow_warpgroups,
     sample::{AllowedTokens, PlainDraw, TokenList, sample_plain},
 };
 pub(crate) use super::cpu::{
-    append_kv, attend, attend_cached, attend_latent, causal_conv, check_token_ids, gated, gated_delta,
-    grouped_linear, quantize, rope, top_k,
+    append_kv, attend, attend_both_ways, attend_cached, attend_latent, attend_together, causal_conv,
+    check_token_ids, gated, gated_delta, gelu, grouped_linear, layer_norm, quantize, rope, top_k,
 };

@@ -1,7 +1,11 @@
 //! Products of rows of inputs and quantised matrices: the kernel for each number of rows.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use kernels::cuda::{
-    InputRow, MAX_SHARED, ProductPart, ProductParts, QuantizedRows, medium_shared, skinny_shared, wide_shared,
+    InputRow, MAX_SHARED, ProductPart, ProductParts, QuantizedRows, TILE_FEATURES, WARPGROUP_BLOCK,
+    WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared, skinny_shared, warpgroup_shared,
+    wide_shared,
 };
 use mlx::{Array, Dtype, cuda::Arguments};
 
@@ -38,10 +42,53 @@ pub(super) enum Source<'a> {
 /// Rows of inputs as integers.
 struct QuantizedInputs {
     planes: Array,
-    steps: Array,
+    /// Blocks of warpgroups have their own.
+    steps: Option<Array>,
     rows: usize,
     segments: usize,
-    wide: bool,
+    layout: Layout,
+}
+
+/// How integers lie in memory, as kernels number it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    Few = 0,
+    Many = 1,
+    Warpgroups = 2,
+}
+
+impl Layout {
+    #[track_caller]
+    fn of(rows: usize) -> Layout {
+        match rows {
+            0..=MAX_FEW_ROWS => Layout::Few,
+            rows if rows > MAX_MEDIUM_ROWS && has_warpgroups() => Layout::Warpgroups,
+            _ => Layout::Many,
+        }
+    }
+
+    /// Bytes of the planes of a group, and steps beside them.
+    fn sizes(self, rows: usize) -> (usize, usize) {
+        match self {
+            Layout::Few => (rows * 128, rows),
+            Layout::Many => (rows.next_multiple_of(WIDE_ROWS) * 128, rows.next_multiple_of(WIDE_ROWS)),
+            Layout::Warpgroups => (rows.div_ceil(WARPGROUP_ROWS) * WARPGROUP_BLOCK, 0),
+        }
+    }
+}
+
+static WARPGROUPS: AtomicBool = AtomicBool::new(true);
+
+/// Whether products of many rows may use the instructions of warpgroups on GPUs that have them: for
+/// tests and measurements, since no bit depends on it.
+pub fn allow_warpgroups(allowed: bool) {
+    WARPGROUPS.store(allowed, Ordering::Relaxed);
+}
+
+/// Hopper alone has them.
+#[track_caller]
+fn has_warpgroups() -> bool {
+    device().capability == (9, 0) && WARPGROUPS.load(Ordering::Relaxed)
 }
 
 /// A product to be written to `out`, added to `stream` if there is one.
@@ -72,17 +119,17 @@ impl QuantizedInputs {
         assert!(inputs % 64 == 0, "{inputs} inputs are not groups of 64");
         let segments = (inputs as usize).div_ceil(512);
         let (rows, groups) = (rows as usize, segments * 8);
-        let wide = rows > MAX_FEW_ROWS;
-        let room = if wide { rows.next_multiple_of(WIDE_ROWS) } else { rows };
-        let planes = empty_of(&[(room * groups * 128) as i32], Dtype::Uint8);
-        let steps = empty(&[(room * groups * 2) as i32]);
+        let layout = Layout::of(rows);
+        let (plane_bytes, group_steps) = layout.sizes(rows);
+        let planes = empty_of(&[(plane_bytes * groups) as i32], Dtype::Uint8);
+        let steps = (group_steps > 0).then(|| empty(&[(group_steps * groups * 2) as i32]));
         let to = QuantizedRows {
             planes: planes.device_address(),
-            steps: steps.device_address(),
+            steps: steps.as_ref().map_or(0, Array::device_address),
             inputs,
             groups: groups as i32,
             rows: rows as i32,
-            wide: wide.into(),
+            layout: layout as i32,
         };
         let (grid, arguments) = ([groups / 8, rows, 1], Arguments::new().with(to));
         let at = |x: &Array| resident_f32(x);
@@ -114,7 +161,7 @@ impl QuantizedInputs {
                 launch("quantize_gated_norm", grid, 256, 0, arguments);
             }
         }
-        QuantizedInputs { planes, steps, rows, segments, wide }
+        QuantizedInputs { planes, steps, rows, segments, layout }
     }
 
     #[track_caller]
@@ -123,12 +170,32 @@ impl QuantizedInputs {
             let own: Vec<&Product> =
                 products.iter().filter(|product| product.matrix().layout.bits == bits).collect();
             for products in own.chunks(4) {
-                match self.wide {
-                    true => self.multiply_many(bits, products),
-                    false => self.multiply_few(bits, products),
+                match self.layout {
+                    Layout::Few => self.multiply_few(bits, products),
+                    Layout::Many => self.multiply_many(bits, products),
+                    Layout::Warpgroups => self.multiply_by_warpgroups(bits, products),
                 }
             }
         }
+    }
+
+    fn steps_address(&self) -> u64 {
+        self.steps.as_ref().map_or(0, Array::device_address)
+    }
+
+    #[track_caller]
+    fn multiply_by_warpgroups(&self, bits: usize, products: &[&Product]) {
+        let parts = parts(products.iter().copied(), 0, |matrix| matrix.layout.padded_tiles());
+        let features: usize = parts.iter().map(|part| part.tiles as usize * TILE_FEATURES).sum();
+        let tiles = features.div_ceil(WARPGROUP_FEATURES) * self.rows.div_ceil(WARPGROUP_ROWS);
+        let arguments = Arguments::new()
+            .with(parts)
+            .with(self.planes.device_address())
+            .with(self.segments as i32)
+            .with(self.rows as i32);
+        let name = if bits == 4 { "wide_warpgroup_4" } else { "wide_warpgroup_8" };
+        let grid = tiles.min(device().multiprocessors as usize);
+        launch(name, [grid, 1, 1], WARPGROUP_THREADS, warpgroup_shared(bits), arguments);
     }
 
     #[track_caller]
@@ -138,7 +205,7 @@ impl QuantizedInputs {
         let arguments = Arguments::new()
             .with(parts)
             .with(self.planes.device_address())
-            .with(self.steps.device_address())
+            .with(self.steps_address())
             .with(self.segments as i32)
             .with(self.rows as i32);
         let (name, grid, shared) = match (self.rows <= MAX_MEDIUM_ROWS, bits) {
@@ -166,7 +233,7 @@ impl QuantizedInputs {
             let arguments = Arguments::new()
                 .with(parts)
                 .with(planes)
-                .with(self.steps.device_address() + (first * 8) as u64)
+                .with(self.steps_address() + (first * 8) as u64)
                 .with(tiles as i32)
                 .with(self.segments as i32)
                 .with(rows as i32)

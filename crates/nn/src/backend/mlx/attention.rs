@@ -1,5 +1,7 @@
 //! Attention of one sequence.
 
+use std::ops::Range;
+
 use mlx::{Array, Dtype, fast};
 
 use crate::{KvBuffer, Softmax};
@@ -15,6 +17,35 @@ pub(crate) fn attend(
 ) -> Array {
     append_kv(kv, [&mut *keys, &mut *values], past);
     attend_cached(q, [keys, values], past + q.dim(0), window, softmax)
+}
+
+/// [`attend`] in which the queries of each of `images` attend to one another too.
+#[track_caller]
+pub(crate) fn attend_images(
+    q: &Array,
+    kv: [&Array; 2],
+    [keys, values]: [&mut KvBuffer; 2],
+    past: i32,
+    window: Option<i32>,
+    images: &[Range<i32>],
+    softmax: &Softmax,
+) -> Array {
+    append_kv(kv, [&mut *keys, &mut *values], past);
+    let (mut outs, mut done) = (vec![], 0);
+    let mut until = |end: i32, image: bool, outs: &mut Vec<Array>| {
+        if end > done {
+            let (own, length) = (q.slice(0, done, end), past + end);
+            let [k, v] = [&*keys, &*values].map(|buffer| first_tokens(buffer, length));
+            outs.push(masked_attention(&own, &k, &v, window, image, softmax));
+        }
+        done = end;
+    };
+    for image in images {
+        until(image.start, false, &mut outs);
+        until(image.end, true, &mut outs);
+    }
+    until(q.dim(0), false, &mut outs);
+    Array::concatenate(&outs, 0)
 }
 
 #[track_caller]
@@ -33,6 +64,18 @@ pub(crate) fn attend_cached(
     softmax: &Softmax,
 ) -> Array {
     attention(q, &first_tokens(keys, length), &first_tokens(values, length), window, softmax)
+}
+
+#[track_caller]
+pub(crate) fn attend_together(
+    q: &Array,
+    [keys, values]: [&KvBuffer; 2],
+    length: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    let [k, v] = [keys, values].map(|buffer| first_tokens(buffer, length));
+    masked_attention(q, &k, &v, window, true, softmax)
 }
 
 #[track_caller]
@@ -68,14 +111,30 @@ fn first_tokens(buffer: &KvBuffer, length: i32) -> Array {
 /// are the last tokens.
 #[track_caller]
 pub(crate) fn attention(q: &Array, k: &Array, v: &Array, window: Option<i32>, softmax: &Softmax) -> Array {
+    masked_attention(q, k, v, window, false, softmax)
+}
+
+/// [`attention`], or with `together` that in which queries see the keys after their own too.
+fn masked_attention(
+    q: &Array,
+    k: &Array,
+    v: &Array,
+    window: Option<i32>,
+    together: bool,
+    softmax: &Softmax,
+) -> Array {
     let (tokens, length) = (q.dim(0), k.dim(2));
-    let mask = window.filter(|&window| window < length).map(|window| window_mask(tokens, length, window));
+    let narrow = window.filter(|&window| window < length);
+    let mask = match together {
+        true => narrow.map(|window| keys_from(tokens, length, window)),
+        false => narrow.map(|window| window_mask(tokens, length, window)),
+    };
     let q = q.transpose(&[1, 0, 2]);
     let q = q.reshape(&[&[1], q.shape()].concat());
     let out = match softmax.softcap {
-        Some(cap) => capped_attention(&q, k, v, softmax, cap, mask),
+        Some(cap) => capped_attention(&q, k, v, softmax, cap, mask, together),
         None => {
-            let causal = mask.is_none() && q.dim(2) > 1;
+            let causal = mask.is_none() && !together && q.dim(2) > 1;
             let sinks = softmax.sinks.as_ref().map(|sinks| sinks.astype(q.dtype()));
             let qkv = [&q, k, v];
             fast::scaled_dot_product_attention(qkv, softmax.scale, causal, mask.as_ref(), sinks.as_ref())
@@ -106,6 +165,14 @@ pub(crate) fn attend_both_ways(qkv: [&Array; 3], window: Option<i32>, scale: f32
     out.reshape(&out.shape()[1..])
 }
 
+/// Bool `[tokens, length]`: the keys that each of the last `tokens` queries sees if it sees the
+/// window before it and all keys after it.
+fn keys_from(tokens: i32, length: i32, window: i32) -> Array {
+    let queries = Array::arange(length - tokens, length, Dtype::Int32).reshape(&[tokens, 1]);
+    let keys = Array::arange(0, length, Dtype::Int32).reshape(&[1, length]);
+    keys.greater_equal(&(&queries - Array::from_slice(&[window - 1], &[1])))
+}
+
 /// Bool `[tokens, length]`: which of `length` keys each of the last `tokens` queries sees.
 fn window_mask(tokens: i32, length: i32, window: i32) -> Array {
     let queries = Array::arange(length - tokens, length, Dtype::Int32).reshape(&[tokens, 1]);
@@ -125,13 +192,17 @@ fn capped_attention(
     softmax: &Softmax,
     cap: f32,
     mask: Option<Array>,
+    together: bool,
 ) -> Array {
     assert!(softmax.sinks.is_none(), "capped attention with sinks");
     let (heads, kv_heads, tokens, length) = (q.dim(1), k.dim(1), q.dim(2), k.dim(2));
     let grouped = q.reshape(&[1, kv_heads, heads / kv_heads * tokens, q.dim(3)]);
     let scores = grouped.matmul(&k.transpose(&[0, 1, 3, 2])) * softmax.scale;
     let scores = ((scores / cap).tanh() * cap).reshape(&[1, heads, tokens, length]);
-    let mask = mask.unwrap_or_else(|| window_mask(tokens, length, length));
+    let mask = mask.unwrap_or_else(|| match together {
+        true => keys_from(tokens, length, length),
+        false => window_mask(tokens, length, length),
+    });
     let hidden = Array::scalar(f32::NEG_INFINITY, scores.dtype());
     let weights = mask.select(&scores, &hidden).softmax(-1);
     let out = weights.reshape(&[1, kv_heads, heads / kv_heads * tokens, length]).matmul(v);

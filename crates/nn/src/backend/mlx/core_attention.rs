@@ -2,7 +2,12 @@
 
 use mlx::Array;
 
-use super::{attention::attend, batch::for_each_row, norm::normed, rope::rope};
+use super::{
+    attention::{attend, attend_images},
+    batch::for_each_row,
+    norm::normed,
+    rope::rope,
+};
 use crate::{CoreAttention, KvRow};
 
 #[track_caller]
@@ -29,7 +34,10 @@ pub(crate) fn core_attention(
     let [q, k] = [q, k].map(|x| rope(&x, positions, &attention.rope));
     let step = |row: &mut KvRow, [q, k, v]: [Array; 3]| {
         let buffers = [&mut *row.keys, &mut *row.values];
-        attend(&q, [&k, &v], buffers, row.past, row.window, &attention.softmax)
+        match row.images {
+            [] => attend(&q, [&k, &v], buffers, row.past, row.window, &attention.softmax),
+            images => attend_images(&q, [&k, &v], buffers, row.past, row.window, images, &attention.softmax),
+        }
     };
     let outs = for_each_row(rows, |row| row.tokens, [&q, &k, &v], step);
     let out = match gate {

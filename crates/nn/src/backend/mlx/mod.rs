@@ -7,6 +7,8 @@ mod conv;
 mod core_attention;
 mod delta_net;
 mod embedding;
+mod gelu;
+mod layer_norm;
 mod linear;
 mod mlp;
 mod moe;
@@ -18,11 +20,13 @@ mod rope;
 #[cfg(test)]
 pub(crate) use self::attention::attention;
 pub(crate) use self::{
-    attention::{append_kv, attend, attend_both_ways, attend_cached, attend_latent},
+    attention::{append_kv, attend, attend_both_ways, attend_cached, attend_latent, attend_together},
     conv::causal_conv,
     core_attention::core_attention,
     delta_net::{delta_net, gated_delta},
     embedding::check_token_ids,
+    gelu::gelu,
+    layer_norm::layer_norm,
     linear::{grouped_linear, prepack, project, rows},
     mlp::{feed_forward, gated},
     moe::top_k,

@@ -8,7 +8,14 @@ use crate::{Rope, RopePairs};
 pub(crate) fn rope(x: &Array, positions: &Array, rope: &Rope) -> Array {
     let half = rope.frequencies.len() as i32;
     let frequencies = Array::from_slice(&rope.frequencies, &[1, 1, half]);
-    let angles = positions.astype(Dtype::Float32).reshape(&[-1, 1, 1]) * frequencies;
+    let angles = match positions.ndim() {
+        1 => positions.astype(Dtype::Float32).reshape(&[-1, 1, 1]) * frequencies,
+        _ => {
+            let axes: Vec<u32> = rope.axes.iter().map(|&axis| axis.into()).collect();
+            let own = positions.take(&Array::from_slice(&axes, &[half]), 1);
+            own.astype(Dtype::Float32).reshape(&[-1, 1, half]) * frequencies
+        }
+    };
     let (sin, cos) = (angles.sin() * rope.scale, angles.cos() * rope.scale);
     let (tokens, heads) = (x.dim(0), x.dim(1));
     let rotary = x.slice(-1, 0, 2 * half).astype(Dtype::Float32);

@@ -11,8 +11,10 @@ use super::{
     thinking::{MAX_ESCAPE_BYTES, ThinkingFields, ThinkingObject, ThinkingSwitch, Thinks},
 };
 use crate::{
+    image::Images,
     model::Conversation,
     server::{
+        images,
         openai::{
             accepted::{self, PredictionField},
             custom_tools::{CustomTools, rename_functions},
@@ -161,6 +163,11 @@ impl ChatRequest {
             return Err(ApiError::invalid("messages", "messages is empty; send at least one"));
         }
         functions::as_tool_messages(&mut self.messages);
+        let mut images = Images::default();
+        for (index, message) in self.messages.iter_mut().enumerate() {
+            let Some(content) = message.get_mut("content") else { continue };
+            images::take(content, &mut images, &format!("messages[{index}].content"))?;
+        }
         let continue_final_message = self.continue_final_message.unwrap_or(false);
         let add_generation_prompt = self.add_generation_prompt.unwrap_or(!continue_final_message);
         if continue_final_message && add_generation_prompt {
@@ -169,6 +176,7 @@ impl ChatRequest {
         }
         Ok(Conversation {
             messages: std::mem::take(&mut self.messages),
+            images,
             tools: if with_tools { self.tools.take().unwrap_or_default() } else { Vec::new() },
             add_generation_prompt,
             continue_final_message,

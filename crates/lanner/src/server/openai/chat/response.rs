@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     generate::{ChoiceEvent, Reason, Token},
-    model::{Model, Prompt},
+    model::{Conversation, Model, Prompt},
     server::openai::{
         error::ApiError,
         format::{self, ChoiceFormat, finite, prompt_error},
@@ -123,6 +123,10 @@ impl ChoiceFormat for ChatFormat {
     const CHUNK: &'static str = "chat.completion.chunk";
     const WHOLE: &'static str = "chat.completion";
     const PROMPT: &'static str = "messages";
+
+    fn conversation(prompt: &mut ChatPrompt) -> Option<&mut Conversation> {
+        Some(&mut prompt.conversation)
+    }
 
     fn prepare(
         model: &Arc<Model>,

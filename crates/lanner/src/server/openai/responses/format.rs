@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use super::{
     events::{EventBody, PartPosition, StreamEvent},
-    input::messages,
     output::{ContentPart, ItemStatus, OutputItem},
     request::{ResponsesPrompt, ResponsesRequest},
     response::{IncompleteDetails, ResponseError, ResponseObject, ResponseStatus},
@@ -76,18 +75,19 @@ impl ApiFormat for ResponsesFormat {
         prompt.resolve(&server.common.responses, tenant)
     }
 
+    fn conversation(prompt: &mut ResponsesPrompt) -> Option<&mut Conversation> {
+        Some(&mut prompt.conversation)
+    }
+
     fn prepare(
         model: &Arc<Model>,
         prompt: ResponsesPrompt,
         params: &GenerateParams,
     ) -> Result<(ResponsesFormat, Vec<Prompt>), ApiError> {
-        let ResponsesPrompt { items, history, conversation, mut echo, store, .. } = prompt;
-        let messages = messages(echo.instructions.as_deref(), history.iter().chain(&items))?;
-        drop(history);
-        // Only a stored answer needs its items.
-        let input = store.as_ref().map_or(Arc::from([]), |_| StoredItem::all(&items).into());
+        let ResponsesPrompt { items, conversation, mut echo, store, .. } = prompt;
+        let input = StoredItem::all(&items).into();
         drop(items);
-        let rendered = model.chat_prompt(&Conversation { messages, ..conversation });
+        let rendered = model.chat_prompt(&conversation);
         let rendered = rendered.map_err(|error| prompt_error(&error, Self::PROMPT))?;
         let sampling = params.overrides.sampling(&model.engine.info().default_sampling);
         (echo.temperature, echo.top_p) = (shortest(sampling.temperature), shortest(sampling.top_p));

@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 
 use super::item_fields::keep_known;
 use crate::{
+    image::Images,
     sampling,
     server::{
+        images::{append_image, append_text, not_read},
         openai::{custom_tools::function_call, error::ApiError},
         schema::AnyObject,
     },
@@ -65,28 +67,33 @@ fn identified(index: usize, mut item: Value) -> Result<Value, ApiError> {
     Ok(item)
 }
 
-/// The messages of some items. Reasoning, text and calls that follow each other are one turn of the
-/// assistant, as the model wrote them; instructions and system messages at the start are one
-/// system message, because many templates accept no second one.
+/// The messages of this turn's items and those before them, with their images. Reasoning, text and
+/// calls that follow each other are one turn of the assistant, as the model wrote them;
+/// instructions and system messages at the start are one system message, because many templates
+/// accept no second one.
 ///
 /// # Errors
-/// 400 that names the item: it has no such type or lacks a field.
-pub(super) fn messages<'a>(
+/// 400 that names the item: it has no such type, lacks a field, or has an image that cannot be
+/// used.
+pub(super) fn messages(
     instructions: Option<&str>,
-    items: impl IntoIterator<Item = &'a Value>,
-) -> Result<Vec<Value>, ApiError> {
+    history: &[Value],
+    items: &[Value],
+) -> Result<(Vec<Value>, Images), ApiError> {
     let mut turns = Turns::default();
     turns.messages.extend(instructions.map(|text| json!({ "role": "system", "content": text })));
-    for (index, item) in items.into_iter().enumerate() {
-        turns.push(index, item)?;
+    for (index, item) in history.iter().chain(items).enumerate() {
+        // Items of the history have been checked.
+        turns.push(index.saturating_sub(history.len()), item)?;
     }
     turns.flush();
-    Ok(merge_system(turns.messages))
+    Ok((merge_system(turns.messages), turns.images))
 }
 
 #[derive(Default)]
 struct Turns {
     messages: Vec<Value>,
+    images: Images,
     assistant: Option<AssistantTurn>,
 }
 
@@ -121,7 +128,7 @@ impl Turns {
                 Ok(())
             }
             "function_call_output" | "custom_tool_call_output" => {
-                let output = content(index, "output", &item["output"])?;
+                let output = self.content(index, "output", &item["output"])?;
                 self.flush();
                 let id = field("call_id")?;
                 self.messages.push(json!({ "role": "tool", "tool_call_id": id, "content": output }));
@@ -132,7 +139,7 @@ impl Turns {
     }
 
     fn message(&mut self, index: usize, item: &Value) -> Result<(), ApiError> {
-        let content = content(index, "content", &item["content"])?;
+        let content = self.content(index, "content", &item["content"])?;
         match item["role"].as_str() {
             Some("assistant") => {
                 self.next_turn(|turn| turn.content.is_null() && turn.calls.is_empty());
@@ -146,6 +153,40 @@ impl Turns {
             }
             _ => Err(wrong(index, ".role", "must be user, assistant, system or developer")),
         }
+    }
+
+    /// The text and images of a message or a tool's output.
+    fn content(&mut self, index: usize, field: &str, content: &Value) -> Result<Value, ApiError> {
+        let parts = match content {
+            Value::String(_) => return Ok(content.clone()),
+            Value::Array(parts) => parts,
+            _ => return Err(wrong(index, &format!(".{field}"), "must be a string or an array of parts")),
+        };
+        let mut joined = json!("");
+        for (at, part) in parts.iter().enumerate() {
+            let place = format!("input[{index}].{field}[{at}]");
+            let key = if part["type"] == "refusal" { "refusal" } else { "text" };
+            match (part["type"].as_str(), part[key].as_str()) {
+                (Some("input_text" | "output_text" | "text" | "refusal"), Some(text)) => {
+                    append_text(&mut joined, text);
+                }
+                (Some("input_image"), _) => {
+                    let image = self.images.add_part(part, &place);
+                    append_image(&mut joined, image.unwrap_or_else(|| Ok(Value::Null))?);
+                }
+                (Some(kind @ ("input_file" | "input_audio" | "input_video")), _) => {
+                    return Err(not_read(&place, kind));
+                }
+                _ => {
+                    return Err(wrong(
+                        index,
+                        &format!(".{field}[{at}]"),
+                        "must be a part of text or an image",
+                    ));
+                }
+            }
+        }
+        Ok(joined)
     }
 
     fn call(&mut self, id: &str, function: Value) {
@@ -170,36 +211,6 @@ impl Turns {
             message["tool_calls"] = calls.into();
         }
         self.messages.push(message);
-    }
-}
-
-/// The text of a message or a tool's output.
-fn content(index: usize, field: &str, content: &Value) -> Result<Value, ApiError> {
-    let parts = match content {
-        Value::String(_) => return Ok(content.clone()),
-        Value::Array(parts) => parts,
-        _ => return Err(wrong(index, &format!(".{field}"), "must be a string or an array of parts")),
-    };
-    let named = |at: usize| format!(".{field}[{at}]");
-    let texts = parts.iter().enumerate().map(|(at, part)| {
-        part_text(part).map_err(|error| match error {
-            Some(kind) => {
-                wrong(index, &(named(at) + ".type"), &format!("is `{kind}`; this server reads text only"))
-            }
-            None => wrong(index, &named(at), "must be a part of text"),
-        })
-    });
-    let texts = texts.collect::<Result<Vec<_>, _>>()?;
-    Ok(texts.join("\n").into())
-}
-
-/// The text of a part; the error has its kind if that is no text.
-fn part_text(part: &Value) -> Result<&str, Option<&str>> {
-    let key = if part["type"] == "refusal" { "refusal" } else { "text" };
-    match (part["type"].as_str(), part[key].as_str()) {
-        (Some("input_text" | "output_text" | "text" | "refusal"), Some(text)) => Ok(text),
-        (Some(kind @ ("input_image" | "input_file" | "input_audio")), _) => Err(Some(kind)),
-        _ => Err(None),
     }
 }
 
@@ -250,7 +261,7 @@ mod tests {
 
     fn check(instructions: Option<&str>, input: Value, expected: Value) {
         let field: InputField = serde_json::from_value(input).unwrap();
-        let found = messages(instructions, &field.items().unwrap()).unwrap();
+        let (found, _) = messages(instructions, &[], &field.items().unwrap()).unwrap();
         assert_eq!(Value::from(found), expected);
     }
 
@@ -305,20 +316,60 @@ mod tests {
     }
 
     #[test]
+    fn images_keep_their_places() {
+        let data = crate::image::tests::PNG;
+        let image = json!({ "type": "input_image", "image_url": format!("data:image/png;base64,{data}") });
+        let text = |text: &str| json!({ "type": "input_text", "text": text });
+        let part = |index: usize| json!({ "type": "image", "index": index });
+        check(
+            None,
+            json!([
+                { "role": "user", "content": [text("a"), image, text("b")] },
+                { "type": "function_call", "call_id": "c1", "name": "view_image", "arguments": "{}" },
+                { "type": "function_call_output", "call_id": "c1", "output": [image] },
+            ]),
+            json!([
+                { "role": "user", "content": [
+                    { "type": "text", "text": "a" }, part(0), { "type": "text", "text": "b" },
+                ] },
+                { "role": "assistant", "content": null, "tool_calls": [
+                    { "id": "c1", "type": "function",
+                      "function": { "name": "view_image", "arguments": "{}" } },
+                ] },
+                { "role": "tool", "tool_call_id": "c1", "content": [part(1)] },
+            ]),
+        );
+    }
+
+    #[test]
     fn bad_item_is_named() {
         for (item, param) in [
             (json!(7), "input[0]"),
             (json!({ "content": "x" }), "input[0].type"),
             (json!({ "role": "user" }), "input[0].content"),
             (json!({ "role": "owl", "content": "x" }), "input[0].role"),
-            (json!({ "role": "user", "content": [{ "type": "input_image" }] }), "input[0].content[0].type"),
+            (
+                json!({ "role": "user", "content": [{ "type": "input_image" }] }),
+                "input[0].content[0].image_url",
+            ),
+            (json!({ "role": "user", "content": [{ "type": "input_file" }] }), "input[0].content[0].type"),
+            (json!({ "role": "user", "content": [{ "type": "input_audio" }] }), "input[0].content[0].type"),
+            (
+                json!({ "role": "user", "content": [{ "type": "input_image", "file_id": "f" }] }),
+                "input[0].content[0].file_id",
+            ),
+            (
+                json!({ "type": "function_call_output", "call_id": "c",
+                    "output": [{ "type": "input_image", "image_url": "data:;base64,PHN2Zz4=" }] }),
+                "input[0].output[0].image_url",
+            ),
             (json!({ "role": "user", "content": [{ "type": "input_text" }] }), "input[0].content[0]"),
             (json!({ "type": "function_call", "call_id": "c", "name": "f" }), "input[0].arguments"),
             (json!({ "type": "function_call_output", "output": "x" }), "input[0].call_id"),
             (json!({ "type": "computer_call" }), "input[0].type"),
         ] {
             let items = InputField::Items(vec![item.clone()]).items();
-            let error = items.and_then(|items| messages(None, &items)).unwrap_err();
+            let error = items.and_then(|items| messages(None, &[], &items)).unwrap_err();
             assert_eq!(error.body.param.as_deref(), Some(param), "{item}");
         }
     }

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 /// Drops what no part of the server reads: fields that the item's type does not have, unknown
-/// states, and fields of parts besides their type and text.
+/// states, and fields of parts besides their type, text and image.
 pub(super) fn keep_known(fields: &mut Map<String, Value>) {
     let kind = fields.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let own: &[&str] = match kind.as_str() {
@@ -35,7 +35,12 @@ pub(super) fn keep_known(fields: &mut Map<String, Value>) {
 }
 
 fn keep_known_of_part(part: &mut Map<String, Value>) {
-    part.retain(|name, value| matches!(name.as_str(), "type" | "text" | "refusal") && value.is_string());
+    let is_image = part.get("type").is_some_and(|kind| kind == "input_image");
+    part.retain(|name, value| match name.as_str() {
+        "type" | "text" | "refusal" => value.is_string(),
+        "image_url" | "file_id" | "detail" => is_image && value.is_string(),
+        _ => false,
+    });
     if part.get("type").is_some_and(|kind| kind == "output_text") {
         // OpenAI's clients expect the field; this server's own are always empty.
         part.insert("annotations".into(), json!([]));

@@ -130,9 +130,7 @@ struct ReasoningField {
 pub struct ResponsesPrompt {
     /// Of this turn.
     pub items: Vec<Value>,
-    /// Of the turns before it, once they are resolved.
-    pub history: Vec<Value>,
-    /// Without its messages, which are those of all items.
+    /// Without messages until the items are resolved.
     pub conversation: Conversation,
     pub custom_tools: BTreeSet<String>,
     /// The client sends reasoning back as it gets it, encoded.
@@ -143,14 +141,16 @@ pub struct ResponsesPrompt {
 }
 
 impl ResponsesPrompt {
-    /// Finds the turns before this one, and the items that it refers to. Returns their bytes.
+    /// Finds the turns before this one, and the items that it refers to, and makes the messages of
+    /// all items. Returns the bytes of those that were found.
     ///
     /// # Errors
-    /// 400: they are not stored, or too much.
+    /// 400: they are not stored, or too much; or an item is not valid.
     pub fn resolve(&mut self, store: &Arc<ResponseStore>, tenant: &Tenant) -> Result<usize, ApiError> {
         let mut taken = Taken::default();
+        let mut history = vec![];
         if let Some(id) = &self.echo.previous_response_id {
-            self.history = store.history(id, tenant, &mut taken).map_err(|error| match error {
+            history = store.history(id, tenant, &mut taken).map_err(|error| match error {
                 TakeError::NotStored(id) => {
                     let message = format!("the previous response `{id}` is not stored here, or not any more");
                     ApiError::invalid("previous_response_id", message).code("previous_response_not_found")
@@ -170,6 +170,10 @@ impl ResponsesPrompt {
         })?;
         at.into_iter().zip(found).for_each(|(at, item)| self.items[at] = item);
         self.store = self.echo.store.then(|| (store.clone(), tenant.clone()));
+        let made = messages(self.echo.instructions.as_deref(), &history, &self.items)?;
+        (self.conversation.messages, self.conversation.images) = made;
+        // Only a stored answer needs its items.
+        self.items.retain(|_| self.store.is_some());
         Ok(taken.bytes())
     }
 }
@@ -202,7 +206,6 @@ impl TryFrom<ResponsesRequest> for ValidRequest<ResponsesPrompt> {
         let custom_tools = tools.custom.into_names();
         let prompt = |chat: ChatPrompt| ResponsesPrompt {
             items,
-            history: vec![],
             conversation: chat.conversation,
             custom_tools,
             encrypts_reasoning: includes.contains(&ENCRYPTED_REASONING),
@@ -243,7 +246,6 @@ impl ResponsesRequest {
         if items.is_empty() {
             return Err(ApiError::invalid("input", "input is empty; send a text or at least one item"));
         }
-        messages(None, items.iter().filter(|item| !is_reference(item)))?;
         Ok(items)
     }
 

@@ -23,9 +23,10 @@ const BUDGET: usize = 64 << 20;
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bytes of an entry besides its text.
 const OVERHEAD: usize = 512;
-/// Most that one request takes of the store: what a body may hold, and the text of a context of
-/// two million tokens.
-pub const MAX_TAKEN: ItemsSize = ItemsSize { items: MAX_MESSAGES, values: MAX_VALUES, bytes: 8 << 20 };
+/// Most that one request takes of the store: what a body may hold, the text of a context of two
+/// million tokens, and half of the store in images.
+pub const MAX_TAKEN: ItemsSize =
+    ItemsSize { items: MAX_MESSAGES, values: MAX_VALUES, bytes: 8 << 20, image_bytes: BUDGET / 2 };
 
 #[derive(Debug)]
 pub struct ResponseStore {
@@ -86,13 +87,14 @@ impl Taken {
     /// Together with all before it, it is too much.
     fn add(&mut self, item: &StoredItem) -> Result<(), TakeError> {
         self.0 += item.size();
-        let ItemsSize { items, values, bytes } = self.0;
-        let is_within = items <= MAX_TAKEN.items && values <= MAX_TAKEN.values && bytes <= MAX_TAKEN.bytes;
+        let ItemsSize { items, values, bytes, image_bytes } = self.0;
+        let is_small = items <= MAX_TAKEN.items && values <= MAX_TAKEN.values;
+        let is_within = is_small && bytes <= MAX_TAKEN.bytes && image_bytes <= MAX_TAKEN.image_bytes;
         is_within.then_some(()).ok_or(TakeError::TooMuch)
     }
 
     pub fn bytes(&self) -> usize {
-        self.0.bytes
+        self.0.bytes + self.0.image_bytes
     }
 }
 

@@ -15,6 +15,7 @@ pub struct StoredItem {
     pub id: Box<str>,
     pub json: Box<str>,
     num_values: usize,
+    image_bytes: usize,
 }
 
 /// How much some items take once they are parsed.
@@ -22,7 +23,10 @@ pub struct StoredItem {
 pub struct ItemsSize {
     pub items: usize,
     pub values: usize,
+    /// Without those of images.
     pub bytes: usize,
+    /// Of images.
+    pub image_bytes: usize,
 }
 
 impl StoredItem {
@@ -31,7 +35,8 @@ impl StoredItem {
         keep_known(&mut fields);
         let item = Value::Object(fields);
         let id = item["id"].as_str().unwrap_or_default().into();
-        StoredItem { id, num_values: num_values(&item), json: item.to_string().into() }
+        let (num_values, image_bytes) = (num_values(&item), image_bytes(&item));
+        StoredItem { id, num_values, image_bytes, json: item.to_string().into() }
     }
 
     pub fn all(items: &[Value]) -> Vec<StoredItem> {
@@ -44,7 +49,8 @@ impl StoredItem {
     }
 
     pub fn size(&self) -> ItemsSize {
-        ItemsSize { items: 1, values: self.num_values, bytes: self.json.len() }
+        let bytes = self.json.len().saturating_sub(self.image_bytes);
+        ItemsSize { items: 1, values: self.num_values, bytes, image_bytes: self.image_bytes }
     }
 
     /// Bytes in memory.
@@ -58,6 +64,7 @@ impl AddAssign for ItemsSize {
         self.items += other.items;
         self.values += other.values;
         self.bytes += other.bytes;
+        self.image_bytes += other.image_bytes;
     }
 }
 
@@ -67,4 +74,10 @@ fn num_values(value: &Value) -> usize {
         Value::Object(fields) => 1 + fields.values().map(num_values).sum::<usize>(),
         _ => 1,
     }
+}
+
+/// Bytes of the addresses of images in an item's parts, most of which are the images themselves.
+fn image_bytes(item: &Value) -> usize {
+    let parts = ["content", "output"].into_iter().filter_map(|name| item[name].as_array()).flatten();
+    parts.filter_map(|part| part["image_url"].as_str()).map(str::len).sum()
 }

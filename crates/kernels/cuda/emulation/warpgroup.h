@@ -1,0 +1,75 @@
+// Warpgroups' matrix instructions for g++. A product is computed when it is waited for: until then its
+// sums are nonsense, and shared memory that it reads must stay as it was.
+#pragma once
+#include "emulation.h"
+
+#include <vector>
+
+struct PendingProduct {
+    int* sums;
+    int columns;
+    bool accumulate;
+    // Bytes of features g and g + 8, and the description of columns.
+    unsigned char a[2][32];
+    unsigned long long b;
+    unsigned group;
+};
+// Of the calling thread.
+struct PendingProducts {
+    std::vector<PendingProduct> products;
+    // Groups that were ended.
+    unsigned groups = 0;
+};
+PendingProducts& own_products();
+
+inline void warpgroup_begin() {}
+inline void pin(unsigned (&)[8]) {}
+template <int REGISTERS>
+void give_registers() {}
+template <int REGISTERS>
+void take_registers() {}
+inline void warpgroup_commit() { own_products().groups++; }
+
+template <bool ACCUMULATE, int N>
+void wgmma_u8_s8(int (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {
+    const int lane = threadIdx.x & 31;
+    const unsigned own[4] = {a0, a1, a2, a3};
+    memcpy(own_warp().fragment[lane], own, sizeof(own));
+    sync_warp();
+    PendingProduct product = {d, 2 * N, ACCUMULATE, {}, b, own_products().groups};
+    for (int row = 0; row < 2; row++) {
+        for (int k = 0; k < 32; k++) {
+            const unsigned word = own_warp().fragment[lane / 4 * 4 + k % 16 / 4][row + k / 16 * 2];
+            product.a[row][k] = word >> k % 4 * 8;
+        }
+    }
+    sync_warp();
+    own_products().products.push_back(product);
+    if (!ACCUMULATE) {
+        for (int& sum : d) sum = 0x5a5a5a5a;
+    }
+}
+
+inline void compute(const PendingProduct& product) {
+    const auto field = [&](int bit) { return (unsigned)(product.b >> bit & 0x3fff) * 16; };
+    const int lane = threadIdx.x & 31;
+    for (int column = lane % 4 * 2; column < product.columns; column += column % 2 ? 7 : 1) {
+        const unsigned at = field(0) + column / 8 * field(32) + column % 8 * 16;
+        for (int row = 0; row < 2; row++) {
+            int sum = 0;
+            for (int k = 0; k < 32; k++) {
+                sum += product.a[row][k] * (int)(signed char)emulated_shared[at + k / 16 * field(16) + k % 16];
+            }
+            int& to = product.sums[column / 8 * 4 + row * 2 + column % 2];
+            to = product.accumulate ? to + sum : sum;
+        }
+    }
+}
+
+template <int LEFT, int N>
+void warpgroup_wait(int (&)[N]) {
+    PendingProducts& own = own_products();
+    size_t done = 0;
+    while (done < own.products.size() && own.products[done].group + LEFT < own.groups) compute(own.products[done++]);
+    own.products.erase(own.products.begin(), own.products.begin() + done);
+}

@@ -1,0 +1,351 @@
+// Products of many rows by warpgroups (Hopper), with the weights, segments and arithmetic of wide.cu.
+//
+// Inputs: [rows / 64][K / 64] blocks of 64 rows and a group: planes of 8,192 bytes, then 64 steps (the step,
+// and the step times the sum). Of input i of row r the high byte is at
+//   r / 8 * 1024 + r % 2 * 512 + i / 16 * 128 + r % 8 / 2 * 32 + i % 16, the low byte 16 bytes after it:
+// columns of a wgmma in cores of 8 columns by 16 bytes, such that a lane's fragment holds both bytes' sums of
+// rows 8 j + 2 t and 8 j + 2 t + 1 (t = lane % 4).
+//
+// A CTA stays and takes one tile of features and rows after another. A warpgroup computes 64 features of the
+// tile's rows, some columns (a chunk) at a time; one more warp brings weights and inputs to shared memory.
+// While a warpgroup scales and adds the sums of one chunk, the next one's or another warpgroup's are computed.
+#pragma once
+#include "warpgroup.cuh"
+
+// Weights come by pieces of so many groups.
+constexpr int WIDE_PIECE = 4;
+
+// For measurements: leave parts out. Products of other modes than 0 are wrong.
+constexpr int NO_PRODUCTS = 1, NO_SCALING = 2, NO_COPIES = 4;
+
+// `EACH` times 64 features for each of the `WARPGROUPS`, `ROWS` of a tile, `COLUMNS` of a wgmma (two for a row),
+// `BUFFERS` of integer sums.
+template <int BITS_, int WARPGROUPS_, int EACH_, int ROWS_, int COLUMNS_, int BUFFERS_>
+struct Tiling {
+    static constexpr int BITS = BITS_, WARPGROUPS = WARPGROUPS_, ROWS = ROWS_, COLUMNS = COLUMNS_;
+    static constexpr int BUFFERS = BUFFERS_, EACH = EACH_, FEATURE_BLOCKS = WARPGROUPS * EACH;
+    static constexpr int TILES = FEATURE_BLOCKS * 4, FEATURES = FEATURE_BLOCKS * 64, THREADS = WARPGROUPS * 128;
+    // With those that bring data. A thread starts with its share of 65,536 registers, in eights; then those that
+    // bring data keep few, and the others take theirs.
+    static constexpr int ALL_THREADS = THREADS + 128, SHARE = 65536 / ALL_THREADS / 8 * 8;
+    static constexpr int KEPT = WARPGROUPS == 2 ? 40 : 32;
+    static constexpr int TAKEN = (SHARE * (WARPGROUPS + 1) - KEPT) / WARPGROUPS / 8 * 8;
+    static constexpr int CHUNKS = ROWS * 2 / COLUMNS, BLOCKS = ROWS / BLOCK_OF_ROWS;
+    // Sums of a thread for 64 features; sums and integer sums of a chunk.
+    static constexpr int SUMS = ROWS / 2, CHUNK_SUMS = COLUMNS / 4, INTEGERS = COLUMNS / 2;
+    // Of a tile of 16 features: codes of a group, codes of a piece, and all of a piece.
+    static constexpr int GROUP_CODES = TILE * GROUP * BITS / 8, PIECE_CODES = WIDE_PIECE * GROUP_CODES;
+    static constexpr int PIECE_BYTES = PIECE_CODES + WIDE_PIECE * TILE * 4;
+    // Shared memory: totals of whole segments, pieces, blocks of inputs, barriers.
+    static constexpr int TOTALS = FEATURES * ROWS * 4, PIECES = 2, STAGE = TILES * PIECE_BYTES;
+    static constexpr int SLOT = BLOCKS * BLOCK_OF_INPUTS;
+    static constexpr int ROOM = (227 << 10) - TOTALS - PIECES * STAGE - 512;
+    static constexpr int SLOTS = ROOM / SLOT < 8 ? ROOM / SLOT : 8;
+    static constexpr int SHARED = TOTALS + PIECES * STAGE + SLOTS * SLOT + 512;
+    static_assert(SLOTS >= 2 && SLOTS <= PIECES * WIDE_PIECE && CHUNKS * EACH % BUFFERS == 0);
+};
+
+// A place in a ring, and the parity of its round.
+struct Turn {
+    int at = 0;
+    u32 parity = 0;
+    __device__ __forceinline__ void next(int places) {
+        if (++at == places) at = 0, parity ^= 1;
+    }
+};
+
+template <class T>
+struct WideRings {
+    u32 slots, pieces, full, empty, piece_full, piece_empty;
+
+    __device__ __forceinline__ WideRings(u32 shared) {
+        pieces = shared + T::TOTALS;
+        slots = pieces + T::PIECES * T::STAGE;
+        full = slots + T::SLOTS * T::SLOT, empty = full + T::SLOTS * 8;
+        piece_full = empty + T::SLOTS * 8, piece_empty = piece_full + T::PIECES * 8;
+    }
+
+    __device__ __forceinline__ void init() const {
+        for (int i = 0; i < T::SLOTS; i++) {
+            barrier_init(full + i * 8, 1), barrier_init(empty + i * 8, T::WARPGROUPS * 4);
+        }
+        for (int i = 0; i < T::PIECES; i++) {
+            barrier_init(piece_full + i * 8, 1), barrier_init(piece_empty + i * 8, T::WARPGROUPS * 4);
+        }
+        barrier_fence();
+    }
+};
+
+// The number of 64-feature blocks of all parts.
+__device__ __forceinline__ int feature_blocks(const Parts& parts) {
+    int tiles = 0;
+#pragma unroll
+    for (int i = 0; i < MAX_PARTS; i++) tiles += parts.part[i].tiles;
+    return tiles / 4;
+}
+
+// Brings what the warpgroups need, by a warp.
+template <class T>
+__device__ __forceinline__ void bring(const Parts& parts, const WideRings<T>& rings, const u8* x, int segments,
+                                      int rows, int lane) {
+    const int groups = segments * GROUPS, per_tile = groups / WIDE_PIECE;
+    const int blocks = (rows + BLOCK_OF_ROWS - 1) / BLOCK_OF_ROWS, row_tiles = (blocks + T::BLOCKS - 1) / T::BLOCKS;
+    const int feature_tiles = (feature_blocks(parts) + T::FEATURE_BLOCKS - 1) / T::FEATURE_BLOCKS;
+    const int tiles = row_tiles * feature_tiles, all_weights = feature_blocks(parts) * 4;
+    const u64 keep = evict_last();
+    // Weights: the tile of the CTA, the piece of it, this lane's 16 features.
+    int tile = blockIdx.x, piece = 0;
+    Turn turn;
+    const u8* own = nullptr;
+    auto fetch_piece = [&]() {
+        if (tile >= tiles) return;
+        const int first = tile / row_tiles * T::TILES, count = min(T::TILES, all_weights - first);
+        if (piece == 0 && lane < count) {
+            int at = first + lane;
+            const Part& part = parts.part[find_part(parts, at)];
+            own = part.weights + (size_t)at * segments * block_bytes(T::BITS);
+        }
+        const u32 barrier = rings.piece_full + turn.at * 8;
+        barrier_wait(rings.piece_empty + turn.at * 8, turn.parity ^ 1);
+        if (lane == 0) barrier_expect(barrier, count * T::PIECE_BYTES);
+        __syncwarp();
+        if (lane < count) {
+            const u32 to = rings.pieces + turn.at * T::STAGE + lane * T::PIECE_BYTES;
+            const u8* from = own + (size_t)(piece * WIDE_PIECE / GROUPS) * block_bytes(T::BITS);
+            const int in = piece * WIDE_PIECE % GROUPS;
+            bulk_copy(to, from + in * T::GROUP_CODES, T::PIECE_CODES, barrier, keep);
+            bulk_copy(to + T::PIECE_CODES, from + code_bytes(T::BITS) + in * TILE * 4, WIDE_PIECE * TILE * 4, barrier, keep);
+        }
+        turn.next(T::PIECES);
+        if (++piece == per_tile) piece = 0, tile += gridDim.x;
+    };
+#pragma unroll 1
+    for (int i = 0; i < T::PIECES; i++) fetch_piece();
+    Turn slot;
+    // Groups brought so far, less than those after which a piece has been used.
+    int since = -T::SLOTS;
+#pragma unroll 1
+    for (int at = blockIdx.x; at < tiles; at += gridDim.x) {
+        const int block = at % row_tiles * T::BLOCKS;
+        const int count = min(T::BLOCKS, blocks - block);
+#pragma unroll 1
+        for (int group = 0; group < groups; group++) {
+            const u32 barrier = rings.full + slot.at * 8;
+            barrier_wait(rings.empty + slot.at * 8, slot.parity ^ 1);
+            if (lane == 0) barrier_expect(barrier, count * BLOCK_OF_INPUTS);
+            __syncwarp();
+            if (lane < count) {
+                bulk_copy(rings.slots + slot.at * T::SLOT + lane * BLOCK_OF_INPUTS,
+                          x + ((size_t)(block + lane) * groups + group) * BLOCK_OF_INPUTS, BLOCK_OF_INPUTS, barrier, keep);
+            }
+            slot.next(T::SLOTS);
+            // The slot's group before was the last of a piece: that piece has been used.
+            if (++since == WIDE_PIECE) since = 0, fetch_piece();
+        }
+    }
+}
+
+// A warp's weights of a group: codes as the fragments of two wgmmas, a scale and a bias of features g and g + 8.
+struct Codes {
+    u32 a[8];
+    u32 scale[2];
+};
+
+template <class T>
+__device__ __forceinline__ void load_group(Codes& to, const unsigned char* piece, int in, int lane) {
+    load_codes<T::BITS>(to.a, (const uint4*)piece, in, lane);
+    const u32* scales = (const u32*)(piece + T::PIECE_CODES) + in * TILE + (lane >> 2);
+    to.scale[0] = scales[0], to.scale[1] = scales[8];
+    pin(to.a);
+}
+
+template <int MODE, int N>
+__device__ __forceinline__ void start_products(int (&d)[N], const Codes& codes, u32 columns) {
+    warpgroup_begin();
+    if (!(MODE & NO_PRODUCTS)) {
+        const u64 b = describe_columns(columns);
+        wgmma_u8_s8<false>(d, codes.a[0], codes.a[1], codes.a[2], codes.a[3], b);
+        wgmma_u8_s8<true>(d, codes.a[4], codes.a[5], codes.a[6], codes.a[7], b + 256 / 16);
+    } else {
+#ifndef EMULATED
+#pragma unroll
+        for (int i = 0; i < 8; i++) asm volatile("" ::"r"(codes.a[i]));
+#endif
+    }
+    warpgroup_commit();
+}
+
+// sums += the chunk's products, scaled.
+template <int MODE, int N>
+__device__ __forceinline__ void scale_products(float* sums, const int (&d)[N], const Codes& codes, const float4 (&steps)[N / 8]) {
+    if (MODE & NO_SCALING) return;
+    const float scale[2] = {low_bf16(codes.scale[0]), low_bf16(codes.scale[1])};
+    const float bias[2] = {high_bf16(codes.scale[0]), high_bf16(codes.scale[1])};
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        const float4 step = steps[i / 4];
+        const int high = d[2 * i], low = d[2 * i + 1], f = i % 2;
+        const float dot = (float)(high * 256 + low);
+        sums[i] = __fmaf_rn(scale[f], __fmul_rn(dot, i / 2 % 2 ? step.z : step.x), sums[i]);
+        sums[i] = __fmaf_rn(bias[f], i / 2 % 2 ? step.w : step.y, sums[i]);
+    }
+}
+
+// Groups of a warpgroup, one after another.
+template <class T, int MODE>
+struct WideConsumer {
+    const unsigned char* shared;
+    WideRings<T> rings;
+    int lane, tile;
+    // The group whose products are started next, and the slot of the one that is scaled.
+    Turn slot, piece;
+    int in = 0, started = 0, current = 0;
+    Codes codes[2][T::EACH];
+    int d[T::BUFFERS][T::INTEGERS];
+    float sums[T::EACH][T::SUMS];
+
+    // Waits for the next group's weights and inputs and takes the weights.
+    __device__ __forceinline__ void take(Codes (&to)[T::EACH], bool more) {
+        if (!(MODE & NO_COPIES) && more) {
+            if (in == 0) barrier_wait(rings.piece_full + piece.at * 8, piece.parity);
+            barrier_wait(rings.full + slot.at * 8, slot.parity);
+        }
+        const unsigned char* from = shared + T::TOTALS + piece.at * T::STAGE + tile * T::PIECE_BYTES;
+#pragma unroll
+        for (int e = 0; e < T::EACH; e++) load_group<T>(to[e], from + e * 4 * T::PIECE_BYTES, in, lane);
+        started = slot.at;
+        slot.next(T::SLOTS);
+        if (++in == WIDE_PIECE) {
+            in = 0;
+            if (!(MODE & NO_COPIES) && more) {
+                __syncwarp();
+                if (lane == 0) barrier_arrive(rings.piece_empty + piece.at * 8);
+            }
+            piece.next(T::PIECES);
+        }
+    }
+
+    // Of a chunk in its slot: its columns, and its steps.
+    static constexpr int PER_BLOCK = T::CHUNKS / T::BLOCKS;
+    static __device__ constexpr int columns_at(int chunk) {
+        return chunk / PER_BLOCK * BLOCK_OF_INPUTS + chunk % PER_BLOCK * T::COLUMNS * GROUP;
+    }
+    static __device__ constexpr int steps_at(int chunk) {
+        return chunk / PER_BLOCK * BLOCK_OF_INPUTS + BLOCK_PLANES + chunk % PER_BLOCK * T::COLUMNS * 4;
+    }
+
+    template <int BUFFER>
+    __device__ __forceinline__ void start(const Codes& codes, int slot, int chunk) {
+        start_products<MODE>(d[BUFFER], codes, rings.slots + slot * T::SLOT + columns_at(chunk));
+    }
+
+    // Computes and adds a group's products. Two groups make a round: between them products go on, after them
+    // none is pending, since the compiler keeps registers of pending products only in straight code.
+    template <int PARITY>
+    __device__ __forceinline__ void group(bool more) {
+        Codes(&own)[T::EACH] = codes[PARITY], (&next)[T::EACH] = codes[PARITY ^ 1];
+        constexpr int COUNT = T::CHUNKS * T::EACH;
+        current = started;
+        const float4* from = (const float4*)(shared + T::TOTALS + T::PIECES * T::STAGE + current * T::SLOT) + (lane & 3);
+        float4 steps[T::INTEGERS / 8];
+        if (T::BUFFERS == 2 && PARITY == 0) start<0>(own[0], current, 0);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const int c = i / T::EACH, e = i % T::EACH, ahead = i + 1;
+            if (T::BUFFERS == 1) {
+                start<0>(own[e], current, c);
+                if (ahead == COUNT) take(next, more);
+            } else if (ahead < COUNT) {
+                i % 2 ? start<0>(own[ahead % T::EACH], current, ahead / T::EACH)
+                      : start<T::BUFFERS - 1>(own[ahead % T::EACH], current, ahead / T::EACH);
+            } else {
+                take(next, more);
+                if (PARITY == 0) start<0>(next[0], started, 0);
+            }
+            if (!(MODE & NO_SCALING) && e == 0) {
+#pragma unroll
+                for (int j = 0; j < T::INTEGERS / 8; j++) steps[j] = from[steps_at(c) / 16 + j * 4];
+            }
+            int(&done)[T::INTEGERS] = d[i % T::BUFFERS];
+            if (T::BUFFERS == 1 || (PARITY == 1 && ahead == COUNT)) {
+                warpgroup_wait<0>(done);
+            } else {
+                warpgroup_wait<1>(done);
+            }
+            scale_products<MODE>(sums[e] + c * T::CHUNK_SUMS, done, own[e], steps);
+        }
+        if (!(MODE & NO_COPIES)) {
+            __syncwarp();
+            if (lane == 0) barrier_arrive(rings.empty + current * 8);
+        }
+    }
+};
+
+// A warpgroup's part of all tiles of the CTA.
+template <class T, int MODE>
+__device__ __forceinline__ void consume(const Parts& parts, const WideRings<T>& rings, const unsigned char* shared, int segments,
+                                        int rows, int lane) {
+    const int row_tiles = (rows + T::ROWS - 1) / T::ROWS, blocks = feature_blocks(parts);
+    const int tiles = row_tiles * ((blocks + T::FEATURE_BLOCKS - 1) / T::FEATURE_BLOCKS);
+    const int warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
+    WideConsumer<T, MODE> consumer{shared, rings, lane, warpgroup * T::EACH * 4 + warp};
+#pragma unroll
+    for (int i = 0; i < T::EACH * T::SUMS; i++) (&consumer.sums[0][0])[i] = 0;
+    float4* totals = (float4*)const_cast<unsigned char*>(shared) + threadIdx.x;
+    consumer.take(consumer.codes[0], true);
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const bool last_tile = tile + (int)gridDim.x >= tiles;
+#pragma unroll 1
+        for (int segment = 0; segment < segments; segment++) {
+#pragma unroll 1
+            for (int pair = 0; pair < GROUPS / 2; pair++) {
+                const bool last = last_tile && segment == segments - 1 && pair == GROUPS / 2 - 1;
+                consumer.template group<0>(true);
+                consumer.template group<1>(!last);
+            }
+#pragma unroll
+            for (int i = 0; i < T::EACH * T::SUMS / 4; i++) {
+                float* own = &consumer.sums[0][0] + 4 * i;
+                float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (segment > 0) sum = totals[i * T::THREADS];
+                sum.x = sum.x + own[0], sum.y = sum.y + own[1], sum.z = sum.z + own[2], sum.w = sum.w + own[3];
+                totals[i * T::THREADS] = sum;
+                own[0] = own[1] = own[2] = own[3] = 0;
+            }
+        }
+#pragma unroll 1
+        for (int e = 0; e < T::EACH; e++) {
+            const int block = tile / row_tiles * T::FEATURE_BLOCKS + warpgroup * T::EACH + e;
+            int weights = block * 4;
+            const Part& part = parts.part[find_part(parts, weights)];
+            const int feature = (weights + warp) * TILE + (lane >> 2);
+            const int row = tile % row_tiles * T::ROWS + 2 * (lane & 3);
+#pragma unroll 2
+            for (int i = 0; i < T::SUMS / 4; i++) {
+                const float4 sum = totals[(e * T::SUMS / 4 + i) * T::THREADS];
+                const int at = block < blocks ? row + 8 * i : rows;
+                if (at < rows) write_product(part, at, feature, sum.x), write_product(part, at, feature + 8, sum.y);
+                if (at + 1 < rows) write_product(part, at + 1, feature, sum.z), write_product(part, at + 1, feature + 8, sum.w);
+            }
+        }
+    }
+}
+
+// Grid: tiles, or fewer CTAs; T::ALL_THREADS threads.
+template <class T, int MODE>
+__device__ __forceinline__ void wide_warpgroups(const Parts& parts, const u8* __restrict__ x, int segments, int rows) {
+    DYNAMIC_SHARED(shared);
+    const WideRings<T> rings(shared_address(shared));
+    const int lane = threadIdx.x & 31;
+    if (threadIdx.x == 0) rings.init();
+    __syncthreads();
+    launch_dependents();
+    wait_for_previous();
+    if (threadIdx.x >= T::THREADS) {
+        give_registers<T::KEPT>();
+        if (!(MODE & NO_COPIES) && threadIdx.x < T::THREADS + 32) bring<T>(parts, rings, x, segments, rows, lane);
+    } else {
+        take_registers<T::TAKEN>();
+        consume<T, MODE>(parts, rings, shared, segments, rows, lane);
+    }
+}
