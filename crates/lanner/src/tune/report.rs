@@ -98,7 +98,9 @@ impl TuneReport {
             let measured = |i: usize| number(row.measured.map(|speeds| speeds[i]));
             let name = if row.local { format!("{} (here)", row.model) } else { row.model.clone() };
             let cells = match &row.found {
-                Err(error) => ["-", "unknown", "-", "-", "-", "-", "-", "-", error.as_str()].map(str::to_owned),
+                Err(error) => {
+                    ["-", "unknown", "-", "-", "-", "-", "-", "-", error.as_str()].map(str::to_owned)
+                }
                 Ok(found) => [
                     megabytes(found.weight_bytes as u64),
                     if found.fits.tokens > 0 { "yes" } else { "no" }.into(),
