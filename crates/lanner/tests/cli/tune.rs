@@ -41,7 +41,7 @@ fn check_documented(value: &Value, page: &str) {
 #[test]
 fn tune_measures_the_model_and_predicts_what_fits() {
     let (home, config) = home();
-    let before = "# mine\n[server]\nport = 1 # one\n\n[model]\nmax-context = 77\n";
+    let before = "# mine\n[server]\nport = 1 # one\n\n[model]\nmax-context = 777\n";
     fs::write(&config, before).unwrap();
     let (stdout, _) = tune(&["--json", "--config", &config, "--memory-limit", "3G"], home.path());
     let report: Value = serde_json::from_str(&stdout).unwrap();
@@ -62,7 +62,7 @@ fn tune_measures_the_model_and_predicts_what_fits() {
     assert_eq!(formats.len(), 5, "{formats:?}");
     let rows = report["models"].as_array().unwrap();
     let own = rows.iter().find(|row| row["local"] == true).unwrap();
-    assert_eq!((&own["model"], &own["context_length"]), (&json!("merlin"), &json!(77)), "{own:#}");
+    assert_eq!((&own["model"], &own["context_length"]), (&json!("merlin"), &json!(777)), "{own:#}");
     assert_eq!(own["weight_bytes"], measured[0]["weight_bytes"], "from the headers and loaded");
     assert_eq!(own["measured"]["decode_tok_s"], measured[0]["decode_tok_s"]["median"]);
     assert!(own["predicted"]["decode_tok_s"].as_f64().unwrap() > 0.0, "{own:#}");
