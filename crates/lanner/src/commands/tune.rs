@@ -40,8 +40,10 @@ pub fn tune(model: &ModelConfig, config: &TuneConfig) -> Result<(), CommandError
     }
     let rows = tune::survey(&without_twins(local), &room, options, &calibration, &measured);
     let path = config.models[0].as_deref().filter(|_| config.is_named);
-    let settings =
-        measured.first().map(|measured| tune::advice(path, measured, &rows, &room)).unwrap_or_default();
+    let settings = measured
+        .first()
+        .map(|measured| tune::advice(path, measured, &rows, &room, effort))
+        .unwrap_or_default();
     let report = TuneReport {
         effort,
         machine,

@@ -1,6 +1,6 @@
 //! Settings of the config file that follow from what was measured.
 
-use super::{MeasuredModel, Room, survey::SurveyRow};
+use super::{Effort, MeasuredModel, Room, survey::SurveyRow};
 
 /// A key of the section `[model]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,7 @@ pub(crate) fn advice(
     measured: &MeasuredModel,
     rows: &[SurveyRow],
     room: &Room,
+    effort: Effort,
 ) -> Vec<Setting> {
     let mut settings = vec![];
     if let Some(path) = path {
@@ -48,7 +49,8 @@ pub(crate) fn advice(
             settings.push(Setting { key: "max-context", value, reason });
         }
     }
-    settings.extend(speculation(measured));
+    // One short text says too little.
+    settings.extend(speculation(measured).filter(|_| effort == Effort::Full));
     settings
 }
 

@@ -119,10 +119,11 @@ fn run(
     Ok(found)
 }
 
-/// Large enough not to fit into most caches, as a whole model is; small if time is short.
+/// Large enough not to fit into most caches, as a whole model is; if time is short, small enough to
+/// fit into some, which then look faster than memory.
 fn probe_shape(effort: Effort) -> Value {
     match effort {
-        Effort::Quick => shape(1024, 3072, PROBE_LAYERS, 8),
+        Effort::Quick => shape(512, 1536, PROBE_LAYERS, 4),
         Effort::Full => shape(2048, 6144, PROBE_LAYERS, 16),
     }
 }

@@ -111,16 +111,19 @@ fn drafters(model: &Model, effort: Effort) -> Result<Vec<MeasuredDrafter>, TuneE
         Effort::Quick => (1, 1, 32, 1),
         Effort::Full => (PROMPT_CLASSES.len(), 2, 96, 2),
     };
-    let load = model.engine.step_times()?;
+    let (load, context) = (model.engine.step_times()?, model.engine.info().context_length);
     let mut found: Vec<ComparisonRow> = vec![];
     for class in &PROMPT_CLASSES[..classes] {
+        let prompts = class.prompts().take(prompts).map(|text| ids(model, class, text));
+        let mut prompts: Vec<Vec<u32>> = prompts.collect::<Result<_, _>>()?;
+        // A small context has no room for some.
+        prompts.retain(|ids| ids.len() + generate <= context);
+        if prompts.is_empty() {
+            continue;
+        }
         let case = Case {
             class: class.name.into(),
-            prompts: class
-                .prompts()
-                .take(prompts)
-                .map(|text| ids(model, class, text))
-                .collect::<Result<_, _>>()?,
+            prompts,
             sampling: Sampling::default(),
             generate,
             ignore_eos: false,

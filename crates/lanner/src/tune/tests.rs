@@ -139,7 +139,7 @@ fn measured(ratios: &[(&str, f64, bool)]) -> MeasuredModel {
 #[test]
 fn advice_names_a_drafter_only_if_it_beats_plain_decoding_and_auto() {
     let check = |ratios: &[(&str, f64, bool)], expected: Option<&str>| {
-        let settings = advice(None, &measured(ratios), &[], &room(GIB));
+        let settings = advice(None, &measured(ratios), &[], &room(GIB), Effort::Full);
         let values: Vec<_> = settings.iter().map(|setting| (setting.key, setting.value.clone())).collect();
         let expected: Vec<_> =
             expected.into_iter().map(|mode| ("speculate", SettingValue::Text(mode.into()))).collect();
@@ -151,12 +151,14 @@ fn advice_names_a_drafter_only_if_it_beats_plain_decoding_and_auto() {
     check(&[("ngram", 1.3, true), ("auto", 1.28, true)], None);
     check(&[("ngram", 1.3, true), ("mtp", 1.6, true), ("auto", 1.4, true)], Some("mtp"));
     check(&[("ngram", 1.3, true), ("mtp", 1.6, false), ("auto", 1.1, true)], Some("ngram"));
+    let quick = advice(None, &measured(&[("mtp", 1.6, true)]), &[], &room(GIB), Effort::Quick);
+    assert_eq!(quick, [], "one text says too little");
 }
 
 #[test]
 fn advice_keeps_below_the_limit_of_a_control_group() {
     let room = Room { group_limit: Some(10 * GIB), ..room(9 * GIB) };
-    let settings = advice(Some("a \"b\""), &measured(&[]), &[], &room);
+    let settings = advice(Some("a \"b\""), &measured(&[]), &[], &room, Effort::Full);
     let lines: Vec<String> =
         settings.iter().map(|setting| format!("{} = {}", setting.key, setting.value.toml())).collect();
     assert_eq!(lines, ["path = \"a \\\"b\\\"\"".to_owned(), format!("memory-limit = {}", GIB * 10 / 10 * 9)]);

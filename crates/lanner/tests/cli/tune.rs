@@ -41,7 +41,7 @@ fn check_documented(value: &Value, page: &str) {
 #[test]
 fn tune_measures_the_model_and_predicts_what_fits() {
     let (home, config) = home();
-    let before = "# mine\n[server]\nport = 1 # one\n\n[model]\nmax-context = 77\n";
+    let before = "# mine\n[server]\nport = 1 # one\n\n[model]\nmax-context = 777\n";
     fs::write(&config, before).unwrap();
     let (stdout, _) = tune(&["--json", "--config", &config, "--memory-limit", "3G"], home.path());
     let report: Value = serde_json::from_str(&stdout).unwrap();
@@ -62,7 +62,7 @@ fn tune_measures_the_model_and_predicts_what_fits() {
     assert_eq!(formats.len(), 5, "{formats:?}");
     let rows = report["models"].as_array().unwrap();
     let own = rows.iter().find(|row| row["local"] == true).unwrap();
-    assert_eq!((&own["model"], &own["context_length"]), (&json!("merlin"), &json!(77)), "{own:#}");
+    assert_eq!((&own["model"], &own["context_length"]), (&json!("merlin"), &json!(777)), "{own:#}");
     assert_eq!(own["weight_bytes"], measured[0]["weight_bytes"], "from the headers and loaded");
     assert_eq!(own["measured"]["decode_tok_s"], measured[0]["decode_tok_s"]["median"]);
     assert!(own["predicted"]["decode_tok_s"].as_f64().unwrap() > 0.0, "{own:#}");
@@ -94,11 +94,8 @@ fn tune_write_merges_settings_and_keeps_the_old_file() {
     for file in [&config, &backup] {
         assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600, "{file}");
     }
-    // A path that the user set stays, unless it is to be replaced; an older copy stays too.
+    // An older copy stays; that keys of the user stay is a unit test of the merge.
     fs::write(&config, "[model]\npath = 'other' # mine\nmax-batch = 3\n").unwrap();
-    let (_, stderr) = tune(&args, home.path());
-    assert!(stderr.contains("path = \"other\"") && stderr.contains("--replace"), "{stderr}");
-    assert!(fs::read_to_string(&config).unwrap().contains("path = 'other' # mine\n"));
     tune(&[&args as &[&str], &["--replace"]].concat(), home.path());
     let replaced = fs::read_to_string(&config).unwrap();
     assert!(replaced.contains("path = \"merlin\"\n") && replaced.contains("max-batch = 3"), "{replaced}");
