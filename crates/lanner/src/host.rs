@@ -21,7 +21,7 @@ pub(crate) struct HostInfo {
     pub run: Run,
     /// The instruction set of the kernels, and threads that compute.
     pub simd: &'static str,
-    pub threads: usize,
+    pub threads: fn() -> usize,
     /// Whether the loader finds a library.
     pub has_library: fn(&str) -> bool,
     /// The folder of this program.
@@ -30,14 +30,14 @@ pub(crate) struct HostInfo {
 
 impl HostInfo {
     pub(crate) fn here() -> HostInfo {
-        let known = machine::Machine::here();
         HostInfo {
             os: std::env::consts::OS,
             arch: std::env::consts::ARCH,
             root: "/".into(),
             run: Box::new(run),
-            simd: known.vectors,
-            threads: known.threads,
+            simd: machine::vectors(),
+            // Asked when needed: the first question settles the number of threads.
+            threads: engine::threads,
             has_library: engine::has_library,
             program: std::env::current_exe().ok().and_then(|file| Some(file.parent()?.to_owned())),
         }

@@ -73,7 +73,7 @@ fn physical_cores(cpu_info: &str) -> Option<usize> {
     (!cores.is_empty()).then_some(cores.len())
 }
 
-fn vectors() -> &'static str {
+pub(crate) fn vectors() -> &'static str {
     match engine::simd_level().name() {
         "portable" if cfg!(target_arch = "aarch64") => "neon",
         name => name,

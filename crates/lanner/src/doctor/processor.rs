@@ -20,7 +20,7 @@ pub(super) fn instructions(machine: &HostInfo) -> Check {
         .field("/proc/cpuinfo", "model name")
         .or_else(|| machine.output("sysctl", &["-n", "machdep.cpu.brand_string"]))
         .unwrap_or_else(|| "unknown processor".into());
-    let (simd, threads) = (machine.simd, machine.threads);
+    let (simd, threads) = (machine.simd, (machine.threads)());
     let found = format!("{cpu}, kernels for {simd}, {threads} threads");
     if machine.arch != "x86_64" {
         return Check::ok("processor", found);
@@ -61,10 +61,10 @@ pub(super) fn quota(machine: &HostInfo) -> Option<Check> {
     let cores = second.chain(first).min_by(f64::total_cmp)?;
     let found = format!("the control group allows {cores} processors");
     let threads = (cores.floor() as usize).max(1);
-    Some(match machine.threads as f64 > cores {
+    Some(match (machine.threads)() as f64 > cores {
         true => Check::warn(
             "processor quota",
-            format!("{found}, and {} threads would compute", machine.threads),
+            format!("{found}, and {} threads would compute", (machine.threads)()),
             format!(
                 "set --threads {threads}: threads beyond the quota are stopped in the middle of each step"
             ),

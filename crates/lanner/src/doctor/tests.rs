@@ -28,7 +28,7 @@ fn machine(files: &[(&str, &str)], programs: &'static [(&'static str, &'static s
         root: root.path().into(),
         run: Box::new(run),
         simd: "amx",
-        threads: 8,
+        threads: || 8,
         has_library: |_| false,
         program: None,
     };
