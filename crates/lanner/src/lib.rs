@@ -28,6 +28,7 @@ pub mod keep_alive;
 pub mod launch;
 pub mod loading;
 pub mod logging;
+mod mcp_tools;
 pub mod model;
 mod model_files;
 mod pooling;

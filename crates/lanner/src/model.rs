@@ -2,6 +2,7 @@
 //! and tokens into text.
 
 mod answer;
+mod continuation;
 mod thinking;
 
 use std::{
@@ -19,7 +20,7 @@ use chat::{
 use engine::{Constraint, Engine, Pooling, Request};
 use serde_json::{Map, Value};
 
-pub use self::answer::AnswerParams;
+pub use self::{answer::AnswerParams, continuation::AnsweredPrompt};
 
 use crate::{
     cache_breakpoints::{CacheBreakpoints, Rendered},
@@ -318,6 +319,12 @@ impl Model {
             .constraint(prompt, &source, triggers)
             .map_err(|error| InvalidTools { field: "tools".into(), message: error.to_string() });
         Ok(constraint.map(Some)?)
+    }
+
+    /// Whether a grammar can keep calls of these tools valid, or none is needed.
+    pub fn can_follow(&self, tools: &ToolSet) -> bool {
+        let result = self.tool_constraint(&Prompt::from_ids(vec![]), tools, None);
+        !matches!(result, Err(PromptError::Tools(_)))
     }
 
     fn dialect(&self) -> Result<Dialect, PromptError> {

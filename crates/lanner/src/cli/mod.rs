@@ -22,7 +22,7 @@ pub use self::{
     launch::LaunchArgs,
     model::{CacheArgs, Device, Dtype, ModelArgs, Precision, SpeculateArgs, VolatilePrefix, WhenFull},
     packaging::{CompletionsArgs, ManArgs},
-    server::{RemoteArgs, ServerArgs},
+    server::{ChatMcpArgs, RemoteArgs, ServerArgs},
     store::{ExportFormat, HistoryCommand, HistoryRmArgs, StoreArgs, StoreFileArgs, UsageArgs},
     thinking::ThinkingArgs,
     values::{Bytes, CorsOrigin, HostAddress, LogFormat, LogLevel, QuantizationMode, SpeculateArg},
@@ -344,6 +344,8 @@ pub struct ChatArgs {
     pub no_history: bool,
     #[command(flatten)]
     pub store: StoreFileArgs,
+    #[command(flatten)]
+    pub mcp: ChatMcpArgs,
 }
 
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ mod error;
 mod eval;
 mod hub;
 mod launch;
+mod mcp;
 mod model;
 mod paths;
 mod run;
@@ -37,6 +38,7 @@ pub use self::{
     error::ConfigError,
     eval::EvalConfig,
     launch::{LaunchAction, LaunchConfig},
+    mcp::{AllowedCall, McpConfig},
     model::ModelConfig,
     paths::{DataPath, PathsConfig},
     run::{ChatConfig, ConversationConfig, PromptText, RunConfig, RunPrompt},
@@ -148,7 +150,8 @@ impl Command {
                 let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
                 model.tool_dialect = dialect.map(|dialect| dialect.0);
                 let store = StoreConfig::new(args.store, file.store);
-                let serve = ServeConfig { store, ..ServeConfig::new(args.server, file.server)? };
+                let mcp = McpConfig::for_server(&args.server, &file.server, model.hub.proxy.clone())?;
+                let serve = ServeConfig { store, mcp, ..ServeConfig::new(args.server, file.server)? };
                 Command::Serve(model, serve)
             }
             CliCommand::Chat(args) => chat(args, file, color, hub)?,
@@ -213,6 +216,7 @@ fn chat(
 ) -> Result<Command, ConfigError> {
     args.model.speculate = args.speculate.speculate;
     let (thinking, caches) = (file.thinking(args.thinking), model::caches(&args.cache, &file.cache, None)?);
+    let hub_proxy = hub.proxy.clone();
     let model = ModelConfig::without_cache(args.model, file.model, hub);
     let model = ModelConfig { thinking, ..model.with_cache(caches, &args.cache, &file.cache) };
     let store = StoreArgs { store: args.store.store, no_store: args.no_history };
@@ -223,6 +227,7 @@ fn chat(
         lines: paths::history_file().filter(|_| !args.no_history),
         store: StoreConfig::new(store, file.store),
         continued: args.continued,
+        mcp: McpConfig::for_chat(args.mcp, hub_proxy)?,
     };
     Ok(Command::Chat(model, chat))
 }

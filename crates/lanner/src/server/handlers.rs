@@ -195,8 +195,9 @@ async fn answer<F: ApiFormat>(
     let server = state.lease_for(preparation, &received, arrived).await?;
     let Received { bytes, charge } = received;
     let lane = charge.lane();
-    let request =
+    let mut request =
         preparation.run(lane, move || ParsedRequest::<F>::parse(server, client, &bytes, arrived)).await?;
+    request.list_mcp_tools().await?;
     let claim = request.claim().await?;
     let lane = lane.with(request.attached);
     let begin = move || {

@@ -31,6 +31,7 @@ mod idempotency;
 mod launch;
 mod load;
 mod local_models;
+mod mcp;
 mod memory;
 mod metrics;
 mod ngram;

@@ -3,10 +3,10 @@
 mod input;
 mod saved;
 mod slash;
+mod tools;
 
 use std::{io, path::Path};
 
-use chat::Delta;
 use engine::RequestError;
 use serde_json::{Value, json};
 use tokio::{
@@ -18,12 +18,14 @@ use self::{
     input::Input,
     saved::{Continued, Saved},
     slash::Slash,
+    tools::{ChatTools, Steps},
 };
 use super::CommandError;
 use crate::{
     config::{ChatConfig, ModelConfig},
     conversation,
     generate::{ChoiceEvent, Generation, Reason},
+    mcp_tools::AnswerStep,
     model::{AnswerParams, Model},
     sampling::Overrides,
     terminal::{Printer, PromptProgress, say},
@@ -35,13 +37,15 @@ use crate::{
 pub fn chat(model: &ModelConfig, config: ChatConfig) -> Result<(), CommandError> {
     let input = Input::open(config.lines.clone())?;
     let saved = Saved::open(&config)?;
-    Model::open(model)?.with(|model| converse(model, config, saved, input))
+    let tools = ChatTools::new(config.mcp.clone(), input.is_terminal())?;
+    Model::open(model)?.with(|model| converse(model, config, saved, tools, input))
 }
 
 fn converse(
     model: &Model,
     config: ChatConfig,
     (saved, continued): (Saved, Option<Continued>),
+    tools: ChatTools,
     mut input: Input,
 ) -> Result<(), CommandError> {
     if input.is_terminal() {
@@ -60,6 +64,7 @@ fn converse(
         think: config.conversation.think,
         turns,
         saved,
+        tools,
         // In a pipe Ctrl-C ends the program.
         interruptible: input.is_terminal(),
     };
@@ -89,9 +94,10 @@ struct Session<'a> {
     color: bool,
     system: Option<String>,
     think: Option<bool>,
-    /// Messages of the user and the assistant, alternating.
+    /// Messages of the user and the assistant, alternating, with calls of tools between them.
     turns: Vec<Value>,
     saved: Saved,
+    tools: ChatTools,
     interruptible: bool,
 }
 
@@ -101,35 +107,64 @@ struct Answer {
     usage: Value,
 }
 
+/// A step of an answer, and the answer if it is the last one.
+struct Streamed {
+    written: AnswerStep,
+    answer: Option<Answer>,
+}
+
 impl Session<'_> {
     fn turn(&mut self, text: &str) -> Result<(), CommandError> {
+        let question = self.turns.len();
         self.turns.push(conversation::user(text));
         let answer = self.answer();
         let message = answer.as_ref().ok().and_then(|answer| Some(&answer.as_ref()?.message));
-        finish_turn(&mut self.turns, message);
+        finish_turn(&mut self.turns, question, message);
         if let Some(Answer { message, usage }) = answer? {
-            self.saved.add(&self.model.name, self.system.as_deref(), text, &message, usage);
+            let between = &self.turns[question + 1..self.turns.len() - 1];
+            self.saved.add(&self.model.name, self.system.as_deref(), text, between, &message, usage);
         }
         Ok(())
     }
 
-    /// `None`: stopped before any content.
-    fn answer(&self) -> Result<Option<Answer>, CommandError> {
+    /// All steps of an answer: the last one calls no tools. `None`: stopped before any content.
+    fn answer(&mut self) -> Result<Option<Answer>, CommandError> {
         // From here on, also while the prompt is prepared, Ctrl-C only stops the answer.
-        let interrupts = self.interruptible.then(|| self.interrupts()).transpose()?;
-        let prompt = self.model.chat_prompt(&conversation::prompt_for(self.messages(), self.think))?;
+        let mut interrupts = self.interruptible.then(|| self.interrupts()).transpose()?;
+        let mut steps = Steps::default();
+        self.tools.offer(self.model)?;
+        loop {
+            let (prompt, step) = self.step(&steps, &mut interrupts)?;
+            let Streamed { written, answer } = step;
+            let calls = self.tools.make_calls(&mut steps, &prompt, written, &mut interrupts);
+            if !self.runtime.block_on(calls)? {
+                return Ok(answer);
+            }
+            self.turns.append(&mut steps.messages);
+        }
+    }
+
+    /// One step: a prompt and what the model writes.
+    fn step(
+        &self,
+        steps: &Steps,
+        interrupts: &mut Option<Signal>,
+    ) -> Result<(Vec<u32>, Streamed), CommandError> {
+        let conversation = conversation::prompt_for(self.messages(), self.think);
+        let prompt = self.tools.prompt(self.model, conversation, steps)?;
         let params = AnswerParams {
             overrides: &self.sampling,
             thinking: &ThinkingParams::default(),
             ignore_eos: false,
             stop: vec![],
             kind: None,
-            constraint: None,
-            tools: None,
+            constraint: self.tools.constraint(self.model, &prompt)?,
+            tools: self.tools.set(),
         };
         let generation = Generation::start(&self.model.engine, vec![self.model.answer(&prompt, params)?])?;
         let progress = PromptProgress::new(prompt.ids.len());
-        self.runtime.block_on(self.print(generation, progress, interrupts))
+        let streamed = self.runtime.block_on(self.print(generation, progress, interrupts))?;
+        Ok((prompt.ids, streamed))
     }
 
     fn interrupts(&self) -> io::Result<Signal> {
@@ -137,20 +172,20 @@ impl Session<'_> {
         signal(SignalKind::interrupt())
     }
 
-    /// Streams the answer and returns it as a message; Ctrl-C stops it.
+    /// Streams the step's text, which may be an answer; Ctrl-C stops it.
     async fn print(
         &self,
         mut generation: Generation,
         mut progress: PromptProgress,
-        mut interrupts: Option<Signal>,
-    ) -> Result<Option<Answer>, CommandError> {
-        let (mut content, mut reasoning, mut usage) = (String::new(), String::new(), Value::Null);
+        interrupts: &mut Option<Signal>,
+    ) -> Result<Streamed, CommandError> {
+        let (mut written, mut usage) = (AnswerStep::default(), Value::Null);
         let mut stopped = false;
         let mut printer = Printer::new(self.color);
         loop {
             let step = tokio::select! {
                 step = generation.next() => step,
-                () = next_interrupt(&mut interrupts) => {
+                () = next_interrupt(interrupts) => {
                     generation.cancel();
                     continue;
                 }
@@ -158,17 +193,11 @@ impl Session<'_> {
             if !matches!(step, Some(Ok((_, ChoiceEvent::PromptProgress { .. })))) {
                 progress.clear();
             }
-            match step.transpose()? {
+            let step = step.transpose()?;
+            step.iter().for_each(|(_, event)| written.record(event));
+            match step {
                 Some((_, ChoiceEvent::PromptProgress { processed, .. })) => progress.update(processed),
-                Some((_, ChoiceEvent::Text { delta, .. })) => {
-                    printer.print(&delta)?;
-                    match delta {
-                        Delta::Content(text) => content.push_str(&text),
-                        Delta::Reasoning(text) => reasoning.push_str(&text),
-                        // The conversation has no tools.
-                        Delta::ToolCall { .. } | Delta::ToolArguments { .. } => {}
-                    }
-                }
+                Some((_, ChoiceEvent::Text { delta, .. })) => printer.print(&delta)?,
                 Some((_, ChoiceEvent::Finished(finish))) => {
                     printer.end()?;
                     usage = json!({
@@ -180,16 +209,17 @@ impl Session<'_> {
                         Reason::Length => say("(cut off at --max-tokens, or because the context is full)"),
                         Reason::Cancelled => {
                             stopped = true;
-                            let removed = is_unanswered(stopped, &content);
+                            let removed = is_unanswered(stopped, &written.content);
                             say(if removed { "(stopped; your message was removed)" } else { "(stopped)" });
                         }
                     }
                 }
                 Some((_, ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. })) => {}
                 None => {
-                    let message = || conversation::assistant(&content, &reasoning);
+                    let message = || conversation::assistant(&written.content, &written.reasoning);
                     let answer = || Answer { message: message(), usage };
-                    return Ok((!is_unanswered(stopped, &content)).then(answer));
+                    let answer = (!is_unanswered(stopped, &written.content)).then(answer);
+                    return Ok(Streamed { written, answer });
                 }
             }
         }
@@ -236,11 +266,12 @@ fn is_unanswered(stopped: bool, content: &str) -> bool {
     stopped && content.trim().is_empty()
 }
 
-/// Adds the answer, or removes the user's message: templates expect an answer to every message.
-fn finish_turn(turns: &mut Vec<Value>, answer: Option<&Value>) {
+/// Adds the answer, or removes the user's message at `question` and all calls after it: templates
+/// expect an answer to every message.
+fn finish_turn(turns: &mut Vec<Value>, question: usize, answer: Option<&Value>) {
     match answer {
         Some(message) => turns.push(message.clone()),
-        None => drop(turns.pop()),
+        None => turns.truncate(question),
     }
 }
 
@@ -254,7 +285,7 @@ mod tests {
         {
             let mut turns = vec![conversation::user("why?")];
             let answer = conversation::assistant(content, "because");
-            finish_turn(&mut turns, (!is_unanswered(stopped, content)).then_some(&answer));
+            finish_turn(&mut turns, 0, (!is_unanswered(stopped, content)).then_some(&answer));
             assert_eq!(turns.len(), messages, "{stopped} {content:?}");
         }
     }

@@ -71,6 +71,7 @@ impl Saved {
         model: &str,
         system: Option<&str>,
         text: &str,
+        between: &[Value],
         answer: &Value,
         usage: Value,
     ) {
@@ -78,7 +79,7 @@ impl Saved {
         let (question, reply) = (new_id(), new_id());
         let at = store::now();
         let empty = Message {
-            id: question.clone(),
+            id: question,
             parent: self.leaf.clone(),
             role: Role::User,
             text: text.to_owned(),
@@ -89,20 +90,26 @@ impl Saved {
             usage: None,
             other: Map::new(),
         };
+        let mut messages = vec![empty.clone()];
+        for step in between {
+            let parent = messages.last().map(|message| message.id.clone());
+            messages.push(step_message(step, model, Message { id: new_id(), parent, ..empty.clone() }));
+        }
         let answer = Message {
             id: reply.clone(),
-            parent: Some(question),
+            parent: messages.last().map(|message| message.id.clone()),
             role: Role::Assistant,
             text: answer["content"].as_str().unwrap_or_default().to_owned(),
             reasoning: answer["reasoning_content"].as_str().map(str::to_owned),
             model: Some(model.to_owned()),
             usage: Some(usage),
-            ..empty.clone()
+            ..empty
         };
+        messages.push(answer);
         self.settings.insert("system".into(), system.unwrap_or_default().into());
         let update = Update {
             leaf: Some(reply.clone()),
-            messages: vec![empty, answer],
+            messages,
             settings: Some(self.settings.clone()),
             ..Update::default()
         };
@@ -136,6 +143,24 @@ fn turn(message: &Message) -> Value {
             message.tool_calls.iter().for_each(|calls| turn["tool_calls"] = calls.clone());
             turn
         }
+    }
+}
+
+/// A message with calls of tools, or with the result of one.
+fn step_message(step: &Value, model: &str, empty: Message) -> Message {
+    let text = step["content"].as_str().unwrap_or_default().to_owned();
+    if step["role"] == "tool" {
+        let mut other = Map::new();
+        other.insert("toolCallId".into(), step["tool_call_id"].clone());
+        return Message { role: Role::Tool, text, other, ..empty };
+    }
+    Message {
+        role: Role::Assistant,
+        text,
+        reasoning: step["reasoning_content"].as_str().map(str::to_owned),
+        model: Some(model.to_owned()),
+        tool_calls: Some(step["tool_calls"].clone()),
+        ..empty
     }
 }
 

@@ -2,8 +2,11 @@
 
 use std::time::Instant;
 
+use axum::http::StatusCode;
 use engine::RequestError;
+use mcp::Servers;
 
+use super::tool_loop::{CancelOnDrop, on_thread};
 use crate::server::{
     format::ApiFormat,
     idempotency::{Claim, Fingerprint, KeyReused},
@@ -46,6 +49,22 @@ impl<F: ApiFormat> ParsedRequest<F> {
         let deadline = valid.params.timeout.and_then(|timeout| arrived.checked_add(timeout));
         server.set_keep_alive(valid.keep_alive);
         Ok(ParsedRequest { server, valid, fingerprint, tenant, deadline, attached })
+    }
+
+    /// Asks the MCP servers that the request names for their tools.
+    ///
+    /// # Errors
+    /// 400: it names one that is not configured. A server that fails is no error yet.
+    pub(crate) async fn list_mcp_tools(&mut self) -> Result<(), ApiError> {
+        let Some((mcp, _)) = F::mcp(&mut self.valid.prompts) else { return Ok(()) };
+        let servers = mcp.named(self.server.common.mcp.get())?;
+        let (asked, cancel) = (servers.clone(), CancelOnDrop::default());
+        let own = cancel.0.clone();
+        let lists = on_thread(move || Servers::list(&asked, &own)).await;
+        let lists =
+            lists.ok_or_else(|| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "a thread failed"))?;
+        mcp.give_lists(servers, lists);
+        Ok(())
     }
 
     /// Claims the idempotency key, if there is one; waits while another request with the key runs.

@@ -14,7 +14,7 @@ use lanner::{
     config::{ApiKeys, CorsOrigin, ModelConfig, RegistryConfig, ServeConfig, Timeouts},
     hub::HubConfig,
     model::Model,
-    server::{self, AppState, Server},
+    server::{self, AppState, McpAccess, Server},
     source::ModelLocation,
 };
 use serde_json::{Map, Value, json};
@@ -80,6 +80,8 @@ pub(crate) struct Setup {
     pub max_connections: u32,
     pub timeouts: Timeouts,
     pub store: Option<Store>,
+    /// MCP servers that requests may use.
+    pub mcp: Option<McpAccess>,
 }
 
 impl Default for Setup {
@@ -102,6 +104,7 @@ impl Default for Setup {
             max_connections: 512,
             timeouts: Timeouts::default(),
             store: None,
+            mcp: None,
         }
     }
 }
@@ -171,6 +174,7 @@ impl Setup {
         let address = listener.local_addr().unwrap();
         let host = AppState::new(Server::new(model, None), self.models, config.registry.clone());
         self.store.into_iter().for_each(|store| host.set_store(store));
+        self.mcp.into_iter().for_each(|access| host.set_mcp(access));
         let served = host.clone();
         runtime.spawn(async move { server::serve(listener, served, &config).await });
         TestServer { address, host, requests, runtime: Some(runtime) }
@@ -208,6 +212,11 @@ impl TestServer {
 
     pub(crate) fn last_prompt(&self) -> String {
         tokenizer().decode(&self.last_request().prompt, false).unwrap()
+    }
+
+    /// The prompts of all requests to the engine.
+    pub(crate) fn prompts(&self) -> Vec<Vec<u32>> {
+        self.requests.lock().unwrap().iter().map(|request| request.prompt.clone()).collect()
     }
 
     /// Number of requests to the engine.

@@ -22,6 +22,7 @@ use crate::{
             chat::{ChatPrompt, ChatRequest},
             error::ApiError,
             fields,
+            mcp::McpRequest,
             params::ValidRequest,
             request::request_body,
         },
@@ -64,7 +65,8 @@ request_body! {
         metadata: Option<Map<String, Value>>,
         text: Option<TextField>,
         reasoning: Option<ReasoningField>,
-        /// Functions and custom tools that the model may call.
+        /// Functions and custom tools that the model may call, and MCP servers whose tools this
+        /// server calls itself.
         #[schemars(with = "Option<Vec<AnyObject>>")]
         tools: Option<Vec<Value>>,
         /// `auto` with tools by default.
@@ -76,7 +78,8 @@ request_body! {
         /// Maximum number of new tokens; the rest of the context by default.
         #[schemars(range(min = 1))]
         max_output_tokens: Option<usize>,
-        /// No effect.
+        /// Most calls of MCP tools in the response; the server's own limit by default.
+        #[schemars(range(min = 1))]
         max_tool_calls: Option<u64>,
         /// Alternatives per token.
         #[schemars(range(max = fields::MAX_TOP_LOGPROBS), extend("default" = 0))]
@@ -135,6 +138,8 @@ pub struct ResponsesPrompt {
     /// Without its messages, which are those of all items.
     pub conversation: Conversation,
     pub custom_tools: BTreeSet<String>,
+    /// Tools that this server calls; they are not offered in the conversation yet.
+    pub mcp: Option<McpRequest>,
     /// The client sends reasoning back as it gets it, encoded.
     pub encrypts_reasoning: bool,
     pub echo: RequestEcho,
@@ -199,12 +204,14 @@ impl TryFrom<ResponsesRequest> for ValidRequest<ResponsesPrompt> {
         let valid: Result<ValidRequest<ChatPrompt>, ApiError> = chat.try_into();
         let mut valid = valid.map_err(|error| tools.renamed(renamed(error)))?;
         valid.params.tools.iter_mut().for_each(|set| tools.custom.constrain(Arc::make_mut(set)));
+        valid.prompts.mcp.iter_mut().for_each(|mcp| mcp.reindex(&tools.indexes));
         let custom_tools = tools.custom.into_names();
         let prompt = |chat: ChatPrompt| ResponsesPrompt {
             items,
             history: vec![],
             conversation: chat.conversation,
             custom_tools,
+            mcp: chat.mcp,
             encrypts_reasoning: includes.contains(&ENCRYPTED_REASONING),
             echo: request.echo(tools.own),
             store: None,
@@ -223,6 +230,9 @@ impl ResponsesRequest {
             ("moderation", self.moderation.is_some()),
             ("n", self.n.is_some_and(|n| n != 1)),
         ])?;
+        if self.max_tool_calls == Some(0) {
+            return Err(ApiError::invalid("max_tool_calls", "max_tool_calls is 0; it must be at least 1"));
+        }
         if self.max_tokens.is_some() {
             let message = "responses have max_output_tokens instead of max_tokens";
             return Err(ApiError::invalid("max_tokens", message));
