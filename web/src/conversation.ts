@@ -11,6 +11,16 @@ export interface ToolCall {
   function: { name: string; arguments: string };
 }
 
+/** A call that the server made, of a tool of an MCP server. */
+export interface McpCall {
+  id: string;
+  server_label: string;
+  name: string;
+  arguments: string;
+  output: string | null;
+  error: string | null;
+}
+
 /** A token of an answer with its alternatives. */
 export interface ScoredToken {
   token: string;
@@ -62,6 +72,8 @@ export interface Message {
   /** Whether the settings made the answer JSON. */
   isJson?: boolean;
   toolCalls?: ToolCall[];
+  /** Made by the server before and between the text. */
+  mcpCalls?: McpCall[];
   /** Of a tool's result. */
   toolCallId?: string;
   tokens?: ScoredToken[];

@@ -1,5 +1,6 @@
 /** Starts the page: views, keyboard, theme, and the parts that know each other. */
 
+import { getJson } from "./api";
 import { SettingsPanel } from "./chat/panel";
 import { Sidebar } from "./chat/sidebar";
 import { ChatView } from "./chat/view";
@@ -55,7 +56,16 @@ async function start(): Promise<void> {
   drawerButton();
   keyboard(chat, sidebar);
   panel.draw();
-  await Promise.all([sidebar.refresh(), models.refresh()]);
+  await Promise.all([sidebar.refresh(), models.refresh(), mcpServers(panel)]);
+}
+
+async function mcpServers(panel: SettingsPanel): Promise<void> {
+  try {
+    const list = await getJson<{ data: { server_label: string }[] }>("v1/mcp");
+    panel.setServers(list.data.map(server => server.server_label));
+  } catch {
+    // The chat works without them.
+  }
 }
 
 function modelOptions(select: HTMLSelectElement, models: Model[], chosen: string): void {

@@ -27,6 +27,10 @@ export interface Settings {
   /** OpenAI's list of tools, as JSON. */
   tools: string;
   tool_choice: "auto" | "none" | "required";
+  /** Labels of MCP servers whose tools the model may call. */
+  mcp: string[];
+  /** Whether the user is asked before each of their calls. */
+  mcp_approval: "always" | "never";
   logprobs: boolean;
   priority: "normal" | "interactive" | "background";
 }
@@ -68,6 +72,8 @@ export function defaults(): Settings {
     regex: "",
     tools: "",
     tool_choice: "auto",
+    mcp: [],
+    mcp_approval: "always",
     logprobs: false,
     priority: "normal",
   };
@@ -95,10 +101,20 @@ export function remember(settings: Settings): void {
 
 type Body = Record<string, unknown>;
 
+/** What the user says to a call of an MCP tool. */
+export interface McpApproval {
+  id: string;
+  approve: boolean;
+}
+
 /**
  * The body of `POST /v1/chat/completions`. Throws a sentence about a setting that cannot be sent.
  */
-export function requestBody(settings: Settings, messages: Message[]): Body {
+export function requestBody(
+  settings: Settings,
+  messages: Message[],
+  approvals: McpApproval[] = [],
+): Body {
   const body: Body = {
     messages: [...systemMessage(settings), ...messages.filter(hasContent).map(wireMessage)],
     stream: true,
@@ -113,6 +129,7 @@ export function requestBody(settings: Settings, messages: Message[]): Body {
   if (settings.thinking !== "default") body.enable_thinking = settings.thinking === "on";
   if (settings.priority !== "normal") body.priority = settings.priority;
   if (settings.logprobs) Object.assign(body, { logprobs: true, top_logprobs: TOP_LOGPROBS });
+  if (approvals.length) body.mcp_approvals = approvals;
   if (settings.speculation) body.speculation = speculation(settings);
   return Object.assign(body, format(settings), tools(settings));
 }
@@ -123,7 +140,8 @@ function systemMessage(settings: Settings): Body[] {
 
 /** An answer that failed or was stopped at once says nothing that the model could go on from. */
 function hasContent(message: Message): boolean {
-  return message.role !== "assistant" || message.text !== "" || Boolean(message.toolCalls?.length);
+  const calls = (message.toolCalls?.length ?? 0) + (message.mcpCalls?.length ?? 0);
+  return message.role !== "assistant" || message.text !== "" || calls > 0;
 }
 
 function wireMessage(message: Message): Body {
@@ -131,6 +149,7 @@ function wireMessage(message: Message): Body {
     return { role: "tool", tool_call_id: message.toolCallId, content: message.text };
   const body: Body = { role: message.role, content: content(message) };
   if (message.toolCalls?.length) body.tool_calls = message.toolCalls;
+  if (message.mcpCalls?.length) body.mcp_calls = message.mcpCalls;
   return body;
 }
 
@@ -169,14 +188,23 @@ function format(settings: Settings): Body {
 }
 
 function tools(settings: Settings): Body {
-  if (!settings.tools.trim()) return {};
+  const servers = settings.mcp.map(label => ({
+    type: "mcp",
+    server_label: label,
+    require_approval: settings.mcp_approval,
+  }));
+  const all = [...functions(settings), ...servers];
+  return all.length ? { tools: all, tool_choice: settings.tool_choice } : {};
+}
+
+function functions(settings: Settings): unknown[] {
+  if (!settings.tools.trim()) return [];
   const list = json(settings.tools, "list of tools");
   if (!Array.isArray(list))
     throw new Error("The list of tools in the settings must be a JSON array.");
-  const wrapped = list.map((tool: Body) =>
+  return list.map((tool: Body) =>
     "function" in tool ? tool : { type: "function", function: tool },
   );
-  return { tools: wrapped, tool_choice: settings.tool_choice };
 }
 
 function json(text: string, name: string): unknown {

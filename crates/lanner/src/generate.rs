@@ -80,6 +80,8 @@ pub struct Finish {
     pub repeated: bool,
     /// The stop string that ended the answer.
     pub stop_string: Option<String>,
+    /// The token that ended the answer, which gives no text.
+    pub end_token: Option<u32>,
     pub timing: Timing,
 }
 
@@ -127,6 +129,13 @@ struct ChoiceState {
 }
 
 impl Timing {
+    /// Adds the times of what came after.
+    pub fn add(&mut self, other: &Timing) {
+        self.waiting += other.waiting;
+        self.prompt += other.prompt;
+        self.decode += other.decode;
+    }
+
     /// Extends each time to the longer one.
     pub fn extend(&mut self, other: &Timing) {
         self.waiting = self.waiting.max(other.waiting);
@@ -345,6 +354,10 @@ impl ChoiceState {
             cut: self.decoder.thinking().and_then(|thinking| thinking.cut()),
             repeated: limited == Some(AnswerLimit::Repetition),
             stop_string: self.decoder.stopped().map(str::to_owned),
+            end_token: match reason {
+                FinishReason::Eos(id) if ended && !stopped => Some(id),
+                _ => None,
+            },
             timing: self.clock.timing(at),
         }));
         events

@@ -32,6 +32,7 @@ pub mod keep_alive;
 pub mod launch;
 pub mod loading;
 pub mod logging;
+mod mcp_tools;
 pub mod memory;
 pub mod model;
 mod model_files;

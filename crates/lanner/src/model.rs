@@ -3,6 +3,7 @@
 
 mod answer;
 mod chat_prompt;
+mod continuation;
 mod image_tokens;
 mod thinking;
 mod vision;
@@ -19,6 +20,7 @@ use serde_json::{Map, Value};
 
 pub use self::{
     answer::AnswerParams,
+    continuation::AnsweredPrompt,
     vision::{ImageMemory, NoVision, PromptImage, Vision},
 };
 
@@ -283,6 +285,12 @@ impl Model {
             .constraint(prompt, &source, triggers)
             .map_err(|error| InvalidTools { field: "tools".into(), message: error.to_string() });
         Ok(constraint.map(Some)?)
+    }
+
+    /// Whether a grammar can keep calls of these tools valid, or none is needed.
+    pub fn can_follow(&self, tools: &ToolSet) -> bool {
+        let result = self.tool_constraint(&Prompt::from_ids(vec![]), tools, None);
+        !matches!(result, Err(PromptError::Tools(_)))
     }
 
     fn dialect(&self) -> Result<Dialect, PromptError> {

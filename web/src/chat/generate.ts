@@ -1,7 +1,7 @@
 /** Streams an answer into a message. */
 
 import { ApiError, capitalised, events, request } from "../api";
-import type { Message, ScoredToken, Timings, ToolCall, Usage } from "../conversation";
+import type { McpCall, Message, ScoredToken, Timings, ToolCall, Usage } from "../conversation";
 
 interface WireToken {
   token: string;
@@ -22,6 +22,7 @@ interface Chunk {
       content?: string | null;
       reasoning_content?: string | null;
       tool_calls?: ToolCallDelta[];
+      mcp_calls?: McpCall[];
     };
     logprobs?: { content: WireToken[] | null } | null;
     finish_reason: string | null;
@@ -69,6 +70,7 @@ function add(message: Message, chunk: Chunk): void {
   if (choice.delta.reasoning_content)
     message.reasoning = (message.reasoning ?? "") + choice.delta.reasoning_content;
   for (const call of choice.delta.tool_calls ?? []) addCall((message.toolCalls ??= []), call);
+  if (choice.delta.mcp_calls?.length) (message.mcpCalls ??= []).push(...choice.delta.mcp_calls);
   if (choice.logprobs?.content?.length)
     (message.tokens ??= []).push(...choice.logprobs.content.map(scored));
   if (choice.finish_reason) message.finish = choice.finish_reason;

@@ -1,9 +1,10 @@
 /** One message of the conversation, updated in place while it streams. */
 
-import type { Message } from "../conversation";
+import type { McpCall, Message } from "../conversation";
 import { arrange, copyText, el, icon, iconButton, replace } from "../dom";
 import { codeNode, Markdown } from "../markdown/render";
 import { figuresNode } from "./figures";
+import { approvalNode, mcpCallsNode, needsApproval } from "./mcpcalls";
 import { picturesNode } from "./pictures";
 import { tokenView } from "./tokens";
 import { toolCallsNode } from "./toolcalls";
@@ -12,6 +13,8 @@ export interface MessageActions {
   edit(message: Message, text: string): void;
   regenerate(message: Message): void;
   sendResults(message: Message, results: string[]): void;
+  /** Whether each call of an MCP tool, in order, is approved. */
+  approve(message: Message, approved: boolean[]): void;
   /** Shows the sibling `step` places on. */
   showSibling(message: Message, step: number): void;
 }
@@ -37,6 +40,7 @@ export class MessageView {
   private readonly footer = el("footer", {});
   private readonly markdown = new Markdown();
   private reasoning: { node: HTMLDetailsElement; markdown: Markdown } | null = null;
+  private callsNode: { count: number; node: HTMLElement } | null = null;
   private showsTokens = false;
   private drawn = 0;
 
@@ -90,10 +94,14 @@ export class MessageView {
     const { message, context } = this;
     this.drawReasoning();
     const isEmpty = !message.text && !message.toolCalls?.length && !message.error;
+    const calls = message.toolCalls ?? [];
+    const asked = calls.filter(needsApproval);
     const parts = [
       this.reasoning?.node,
+      message.mcpCalls?.length ? this.mcpCalls(message.mcpCalls) : null,
       message.text ? this.content() : null,
-      message.toolCalls?.length ? toolCallsNode(message, this.onResults()) : null,
+      asked.length ? approvalNode(asked, this.onDecision(calls.length === asked.length)) : null,
+      calls.length > asked.length ? toolCallsNode(message, this.onResults()) : null,
       context.isRunning && isEmpty
         ? el(
             "p",
@@ -129,6 +137,21 @@ export class MessageView {
       };
     }
     this.reasoning.markdown.update(message.reasoning);
+  }
+
+  /** Calls that are shown already keep their nodes, so that opened ones stay open. */
+  private mcpCalls(calls: McpCall[]): HTMLElement {
+    if (this.callsNode?.count !== calls.length)
+      this.callsNode = { count: calls.length, node: mcpCallsNode(calls) };
+    return this.callsNode.node;
+  }
+
+  /** Calls of functions beside them get their results from the user, who then decides on both. */
+  private onDecision(isAlone: boolean): ((approved: boolean[]) => void) | null {
+    const { message, context } = this;
+    return isAlone && context.isLast && !context.isRunning && message.finish === "tool_calls"
+      ? approved => this.actions.approve(message, approved)
+      : null;
   }
 
   private onResults(): ((results: string[]) => void) | null {

@@ -49,6 +49,10 @@ const TOOL_CHOICES: [string, string][] = [
   ["required", "Required"],
   ["none", "None"],
 ];
+const APPROVALS: [string, string][] = [
+  ["always", "Ask before each call"],
+  ["never", "Call without asking"],
+];
 const PRIORITIES: [string, string][] = [
   ["normal", "Normal"],
   ["interactive", "Interactive"],
@@ -115,7 +119,42 @@ export class SettingsPanel {
         ),
         this.choice("tool_choice", "Calls", TOOL_CHOICES),
       ),
+      this.servers(),
       this.group("Queue", false, this.choice("priority", "Priority", PRIORITIES)),
+    );
+  }
+
+  /** The labels of the server's MCP servers. */
+  setServers(labels: string[]): void {
+    this.labels = labels;
+    this.draw();
+  }
+
+  private labels: string[] = [];
+
+  /** Also servers that are gone, so that a conversation can do without them. */
+  private servers(): HTMLElement | null {
+    const labels = [...new Set([...this.labels, ...this.settings().mcp])];
+    if (!labels.length) return null;
+    const boxes = labels.map(label => {
+      const { mcp } = this.settings();
+      const input = el("input", {
+        id: `setting-mcp-${label}`,
+        type: "checkbox",
+        checked: mcp.includes(label),
+      });
+      input.addEventListener("change", () => {
+        const others = this.settings().mcp.filter(other => other !== label);
+        this.set("mcp", input.checked ? [...others, label] : others);
+      });
+      const name = this.labels.includes(label) ? label : `${label} (not there any more)`;
+      return el("div", { class: "check" }, input, el("label", { for: input.id }, name));
+    });
+    return this.group(
+      "MCP servers",
+      true,
+      ...boxes,
+      this.choice("mcp_approval", "Their calls", APPROVALS),
     );
   }
 
@@ -185,7 +224,7 @@ export class SettingsPanel {
   }
 
   private choice(
-    name: "thinking" | "format" | "speculation" | "tool_choice" | "priority",
+    name: "thinking" | "format" | "speculation" | "tool_choice" | "mcp_approval" | "priority",
     label: string,
     options: [string, string][],
   ): HTMLElement {

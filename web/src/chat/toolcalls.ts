@@ -1,15 +1,16 @@
 /** Calls that the model made, and a field for the result of each that has none yet. */
 
-import type { Message, ToolCall } from "../conversation";
+import type { Message } from "../conversation";
 import { el } from "../dom";
 import { codeNode } from "../markdown/render";
+import { needsApproval, pretty } from "./mcpcalls";
 
 /** `onResults` gets a result for every call, in order; without it the calls are only shown. */
 export function toolCallsNode(
   message: Message,
   onResults: ((results: string[]) => void) | null,
 ): HTMLElement {
-  const calls = message.toolCalls ?? [];
+  const calls = (message.toolCalls ?? []).filter(call => !needsApproval(call));
   const fields = calls.map((call, index) =>
     el("textarea", {
       rows: 2,
@@ -23,7 +24,7 @@ export function toolCallsNode(
       "section",
       { class: "tool-call", "aria-label": `Call of ${call.function.name}` },
       el("h3", {}, "Calls ", el("code", {}, call.function.name)),
-      codeNode(pretty(call), "json"),
+      codeNode(pretty(call.function.arguments), "json"),
       onResults && el("label", { for: fields[index]!.id }, "Result"),
       onResults && fields[index]!,
     ),
@@ -43,13 +44,4 @@ export function toolCallsNode(
         calls.length > 1 ? "Send results" : "Send result",
       ),
   );
-}
-
-function pretty(call: ToolCall): string {
-  try {
-    return JSON.stringify(JSON.parse(call.function.arguments), null, 2);
-  } catch {
-    // Still streaming, or cut off.
-    return call.function.arguments;
-  }
 }

@@ -10,7 +10,7 @@ import {
   type Message,
 } from "../conversation";
 import { announce, byId, el, notify, arrange } from "../dom";
-import { remember, remembered, requestBody } from "../settings";
+import { remember, remembered, requestBody, type McpApproval } from "../settings";
 import type { ConversationStore } from "../storage";
 import { Composer } from "./composer";
 import { generate, sentence } from "./generate";
@@ -141,6 +141,15 @@ export class ChatView implements MessageActions {
     void this.answer(last);
   }
 
+  approve(message: Message, approved: boolean[]): void {
+    if (this.isBusy()) return;
+    const approvals = (message.toolCalls ?? []).map((call, i) => ({
+      id: call.id,
+      approve: approved[i] ?? false,
+    }));
+    void this.answer(message, approvals);
+  }
+
   showSibling(message: Message, step: number): void {
     const all = siblings(this.conversation, message);
     const other = all[all.indexOf(message) + step];
@@ -155,7 +164,7 @@ export class ChatView implements MessageActions {
   }
 
   /** Generates an answer to the branch that ends with `message`. */
-  private async answer(message: Message): Promise<void> {
+  private async answer(message: Message, approvals: McpApproval[] = []): Promise<void> {
     const { conversation } = this;
     const isJson = conversation.settings.format.startsWith("json");
     const answer = append(conversation, message.id, { role: "assistant", text: "", isJson });
@@ -164,7 +173,7 @@ export class ChatView implements MessageActions {
     this.draw();
     this.scroller.scrollTop = this.scroller.scrollHeight;
     await this.save(conversation);
-    await this.run(conversation, answer, controller);
+    await this.run(conversation, answer, controller, approvals);
     this.running.delete(conversation.id);
     conversation.updated = Date.now();
     await this.save(conversation);
@@ -177,10 +186,12 @@ export class ChatView implements MessageActions {
     conversation: Conversation,
     answer: Message,
     controller: AbortController,
+    approvals: McpApproval[],
   ): Promise<void> {
     let body: unknown;
     try {
-      body = requestBody(conversation.settings, branch(conversation, answer.parent));
+      const messages = branch(conversation, answer.parent);
+      body = requestBody(conversation.settings, messages, approvals);
     } catch (error) {
       answer.error = sentence(error);
       return;

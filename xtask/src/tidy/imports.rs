@@ -11,11 +11,12 @@ use super::{
 };
 
 /// Crates and their allowed dependencies.
-const CRATES: [(&str, &[&str]); 12] = [
+const CRATES: [(&str, &[&str]); 13] = [
     ("files", &[]),
     ("store", &[]),
     ("vision", &[]),
     ("markdown", &[]),
+    ("mcp", &[]),
     ("amx-emulator", &[]),
     ("eval", &[]),
     ("kernels", &["amx-emulator"]),
@@ -24,7 +25,7 @@ const CRATES: [(&str, &[&str]); 12] = [
     ("engine", &["nn", "mlx", "kernels", "files"]),
     ("chat", &["files"]),
     // The program names MLX only to learn where its library is.
-    ("lanner", &["engine", "chat", "eval", "files", "markdown", "mlx", "store", "vision"]),
+    ("lanner", &["engine", "chat", "eval", "files", "markdown", "mcp", "mlx", "store", "vision"]),
 ];
 /// A file may import files of its own layer and lower ones.
 const FLOORS: [Floors; 1] = [Floors { name: "engine", folders: &[("api", 0), ("engine_loop", 2)], other: 1 }];

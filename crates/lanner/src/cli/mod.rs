@@ -27,7 +27,7 @@ pub use self::{
         VolatilePrefix, WhenFull,
     },
     packaging::{CompletionsArgs, ManArgs},
-    server::{RemoteArgs, ServerArgs},
+    server::{ChatMcpArgs, RemoteArgs, ServerArgs},
     service::{LogsArgs, ServiceArgs, StartArgs, StatusArgs, StopArgs, serve_flags},
     store::{ExportFormat, HistoryCommand, HistoryRmArgs, StoreArgs, StoreFileArgs, UsageArgs},
     thinking::ThinkingArgs,
@@ -375,6 +375,8 @@ pub struct ChatArgs {
     pub no_history: bool,
     #[command(flatten)]
     pub store: StoreFileArgs,
+    #[command(flatten)]
+    pub mcp: ChatMcpArgs,
 }
 
 #[derive(Debug, Args)]

@@ -85,6 +85,18 @@ pub struct ServerArgs {
     /// load no models either.
     #[arg(long)]
     pub no_admin: bool,
+    /// Let requests use the tools of the MCP servers in this file, which has `mcpServers` as other
+    /// MCP clients do; any client that may send requests may call them. See docs/mcp.md [without
+    /// FILE: lanner/mcp.json in $XDG_CONFIG_HOME or ~/.config; default: no MCP servers].
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    #[serde(deserialize_with = "given_file")]
+    pub mcp: Option<Option<PathBuf>>,
+    /// Seconds that a call of an MCP tool may take [default: 60].
+    #[arg(hide_short_help = true, long, value_name = "SECONDS")]
+    pub mcp_timeout: Option<NonZeroU32>,
+    /// Most calls of MCP tools in one request [default: 32].
+    #[arg(hide_short_help = true, long, value_name = "CALLS")]
+    pub mcp_max_calls: Option<NonZeroU16>,
     /// Most open connections; idle ones are closed first, further ones get a 503 [default: 512].
     #[arg(hide_short_help = true, long, value_name = "CONNECTIONS")]
     pub max_connections: Option<NonZeroU16>,
@@ -102,6 +114,24 @@ pub struct ServerArgs {
     pub write_timeout: Option<NonZeroU32>,
 }
 
+/// MCP servers in the chat.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Tools")]
+pub struct ChatMcpArgs {
+    /// Offer the model the tools of the MCP servers in this file, which has `mcpServers` as other
+    /// MCP clients do; each call is asked for [without FILE: lanner/mcp.json in $XDG_CONFIG_HOME or
+    /// ~/.config].
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    pub mcp: Option<Option<PathBuf>>,
+    /// Make these calls without asking: a server's name, SERVER/TOOL, or `*` for all; may be
+    /// repeated. In a pipe no other calls are made.
+    #[arg(long, value_name = "SERVER[/TOOL]|*", requires = "mcp")]
+    pub mcp_allow: Vec<String>,
+    /// Seconds that a call may take [default: 60].
+    #[arg(hide_short_help = true, long, value_name = "SECONDS", requires = "mcp")]
+    pub mcp_timeout: Option<NonZeroU32>,
+}
+
 /// A running server, for the commands that talk to one.
 #[derive(Debug, Args)]
 pub struct RemoteArgs {
@@ -114,4 +144,9 @@ pub struct RemoteArgs {
     /// An API key of the server.
     #[arg(long, env = "LANNER_API_KEY", value_name = "KEY", hide_env_values = true)]
     pub api_key: Option<String>,
+}
+
+/// The config file always names a file.
+fn given_file<'de, D: serde::Deserializer<'de>>(file: D) -> Result<Option<Option<PathBuf>>, D::Error> {
+    PathBuf::deserialize(file).map(|path| Some(Some(path)))
 }

@@ -70,6 +70,9 @@ pub enum CommandError {
     NoConfirmation(String),
     /// The whole sentence.
     #[error("{0}")]
+    Mcp(String),
+    /// The whole sentence.
+    #[error("{0}")]
     NotWritten(String),
     #[error("{0} was not removed")]
     NotRemoved(String),

@@ -2,24 +2,25 @@
 
 use std::{
     net::SocketAddr,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use engine::{Memory, ModelInfo};
+use mcp::Servers;
 use store::{Opening, Store, StoreError};
 use tokio::{net::TcpListener, runtime::Builder};
 
 use super::CommandError;
 use crate::{
     bench::machine,
-    config::{ModelConfig, ServeConfig, StoreConfig, is_readable_by_others},
+    config::{McpConfig, ModelConfig, ServeConfig, StoreConfig, is_readable_by_others},
     hub,
     image_url::ImageUrls,
     memory,
     model::Model,
-    server::{self, AppState, Server, preparation},
+    server::{self, AppState, McpAccess, Server, preparation},
     terminal::say,
 };
 
@@ -69,6 +70,7 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     say(format_args!("lanner: {}", memory::summary(model.memory_mode, &model.options)));
     let server = Server::new(Model::open(model)?, config.registry.name.clone());
     let _monitor = memory::watch(model.memory_mode, &model.options);
+    let mcp = config.mcp.clone().map(mcp_access);
     // Before the line with the address, after which callers may stop reading.
     say(format_args!("lanner: {}", memory_summary(server.engine().info(), machine::memory())));
     let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());
@@ -80,11 +82,27 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     if !config.allow_image_urls.is_empty() {
         state.set_image_urls(ImageUrls::new(config.allow_image_urls.clone()));
     }
+    mcp.into_iter().for_each(|access| state.set_mcp(access));
     let result = runtime.block_on(server::serve(listener, state.clone(), &config));
     // Drops running requests; a template that is being rendered must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     stop(state, STOP_TIMEOUT, store.as_ref());
     Ok(result?)
+}
+
+/// The MCP servers of a file; each starts when a request first needs it.
+fn mcp_access(config: McpConfig) -> McpAccess {
+    config.ignored.iter().for_each(|field| {
+        say(format_args!("lanner: warning: mcpServers.{field} has no effect"));
+    });
+    let names: Vec<&str> = config.servers.servers.iter().map(|server| &*server.name).collect();
+    say(format_args!("lanner: requests may use the MCP servers {}", names.join(", ")));
+    McpAccess {
+        servers: Arc::new(Servers::new(config.servers, &config.options)),
+        max_calls: config.max_calls,
+        max_time: config.max_time,
+        max_bytes: config.max_bytes,
+    }
 }
 
 /// Stops loads and engines, and writes figures that are not stored yet; ends the process if a load
@@ -124,12 +142,15 @@ pub(super) fn open_store(config: Option<&StoreConfig>) -> Result<Option<Store>, 
 /// A server that listens beyond loopback without an API key is open to the network.
 fn warning(config: &ServeConfig, address: SocketAddr) -> Option<String> {
     let is_open = !address.ip().is_loopback() && config.api_keys.is_empty();
+    let tools = if config.mcp.is_some() { ", and call the tools of its MCP servers" } else { "" };
     let admin = if config.admin {
         ", and load and pull models; set --api-key or --no-admin"
     } else {
         "; set --api-key"
     };
-    is_open.then(|| format!("lanner: warning: any client that reaches {address} can use this server{admin}"))
+    is_open.then(|| {
+        format!("lanner: warning: any client that reaches {address} can use this server{tools}{admin}")
+    })
 }
 
 /// Keys in a file that other users can read are no secrets.

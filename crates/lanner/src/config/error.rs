@@ -40,6 +40,14 @@ pub enum ConfigError {
     NoConfigFolder,
     #[error("there is no home folder for the store; set its file with --store")]
     NoStoreFolder,
+    #[error("cannot read the file of MCP servers {}: {error}", path.display())]
+    McpFile { path: PathBuf, error: std::io::Error },
+    #[error("the file of MCP servers {} is not valid: {error}", path.display())]
+    McpServers { path: PathBuf, error: mcp::ConfigError },
+    #[error("--mcp-allow: the file of MCP servers has no server `{0}`")]
+    McpAllow(String),
+    #[error("there is no home folder for mcp.json; name the file of MCP servers: --mcp FILE")]
+    NoMcpFile,
     /// Names the flag or config key.
     #[error("{0}")]
     Sampling(RequestError),

@@ -10,6 +10,7 @@ mod error;
 mod eval;
 mod hub;
 mod launch;
+mod mcp;
 mod model;
 mod paths;
 mod run;
@@ -41,6 +42,7 @@ pub use self::{
     error::ConfigError,
     eval::EvalConfig,
     launch::{LaunchAction, LaunchConfig},
+    mcp::{AllowedCall, McpConfig},
     model::ModelConfig,
     paths::{DataPath, PathsConfig},
     run::{ChatConfig, ConversationConfig, PromptText, RunConfig, RunPrompt},
@@ -235,7 +237,8 @@ fn serve(
     let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
     model.tool_dialect = dialect.map(|dialect| dialect.0);
     let store = StoreConfig::new(args.store, file.store);
-    Ok((model, ServeConfig { store, ..ServeConfig::new(args.server, file.server)? }))
+    let mcp = McpConfig::for_server(&args.server, &file.server, model.hub.proxy.clone())?;
+    Ok((model, ServeConfig { store, mcp, ..ServeConfig::new(args.server, file.server)? }))
 }
 
 fn chat(
@@ -249,6 +252,7 @@ fn chat(
     let preset = model::memory_mode(&args.model, &file.model).preset();
     let caches = model::caches(&args.cache, &file.cache, preset, None)?;
     let thinking = file.thinking(args.thinking);
+    let hub_proxy = hub.proxy.clone();
     let model = ModelConfig::without_cache(args.model, file.model, hub);
     let model = ModelConfig { thinking, ..model.with_cache(caches, &args.cache, &file.cache) };
     let store = StoreArgs { store: args.store.store, no_store: args.no_history };
@@ -260,6 +264,7 @@ fn chat(
         lines: paths::history_file().filter(|_| !args.no_history),
         store: StoreConfig::new(store, file.store),
         continued: args.continued,
+        mcp: McpConfig::for_chat(args.mcp, hub_proxy)?,
     };
     Ok(Command::Chat(model, chat))
 }

@@ -54,6 +54,7 @@ impl PathsConfig {
                 store.store.or_else(store_file),
                 "conversations and figures of requests (--store, LANNER_STORE); lanner history, lanner stats",
             ),
+            path("mcp", mcp_file(), "MCP servers of --mcp without a file"),
             path("history", history_file(), "what was typed in lanner chat"),
             path("agents", agents_folder(), "files of lanner launch for coding agents, and its server's log"),
             path(
@@ -70,6 +71,11 @@ impl PathsConfig {
 /// The config file of the user; it need not exist.
 pub(super) fn config_file() -> Option<PathBuf> {
     user_folder("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("config.toml"))
+}
+
+/// The file of MCP servers that `--mcp` reads without a value; it need not exist.
+pub(super) fn mcp_file() -> Option<PathBuf> {
+    user_folder("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("mcp.json"))
 }
 
 /// Files of ours for coding agents.

@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
 };
 
-use super::{error::ConfigError, store::StoreConfig};
+use super::{error::ConfigError, mcp::McpConfig, store::StoreConfig};
 use crate::{
     cli::{ConversationArgs, ModelArgs, RunArgs},
     hub::HubConfig,
@@ -27,6 +27,8 @@ pub struct ChatConfig {
     pub store: Option<StoreConfig>,
     /// The conversation to continue, or within it none: the latest one.
     pub continued: Option<Option<String>>,
+    /// `None`: no tools.
+    pub mcp: Option<McpConfig>,
 }
 
 pub struct RunConfig {

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{api_keys::ApiKeys, error::ConfigError, store::StoreConfig};
+use super::{api_keys::ApiKeys, error::ConfigError, mcp::McpConfig, store::StoreConfig};
 use crate::{
     cli::{CorsOrigin, HostAddress, RemoteArgs, ServerArgs},
     image_url::AllowedHost,
@@ -43,6 +43,8 @@ pub struct ServeConfig {
     pub timeouts: Timeouts,
     /// `None`: nothing is stored.
     pub store: Option<StoreConfig>,
+    /// MCP servers whose tools requests may use; `None`: none.
+    pub mcp: Option<McpConfig>,
 }
 
 /// Which models are loaded, and for how long.
@@ -112,12 +114,13 @@ impl Default for ServeConfig {
             max_connections: MAX_CONNECTIONS,
             timeouts: Timeouts::default(),
             store: None,
+            mcp: None,
         }
     }
 }
 
 impl ServeConfig {
-    /// A configuration without a store.
+    /// A configuration without a store and without MCP servers.
     ///
     /// # Errors
     /// The API keys cannot be used.
@@ -153,6 +156,7 @@ impl ServeConfig {
                 write: seconds(args.write_timeout, file.write_timeout, defaults.write),
             },
             store: None,
+            mcp: None,
         })
     }
 }

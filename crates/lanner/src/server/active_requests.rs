@@ -9,7 +9,6 @@ use std::{
 };
 
 use super::tenant::Client;
-use crate::generate::Canceller;
 
 /// Cheap to clone; all clones are the same list.
 #[derive(Clone, Default)]
@@ -26,8 +25,11 @@ struct ActiveRequest {
     /// it.
     ids: [String; 2],
     client: Client,
-    canceller: Canceller,
+    cancel: CancelFn,
 }
+
+/// Cancels what answers a request.
+pub(super) type CancelFn = Box<dyn Fn() + Send + Sync>;
 
 /// Removes the request from the list when dropped.
 pub(super) struct ActiveGuard {
@@ -36,9 +38,9 @@ pub(super) struct ActiveGuard {
 }
 
 impl ActiveRequests {
-    pub(super) fn insert(&self, ids: [String; 2], client: Client, canceller: Canceller) -> ActiveGuard {
+    pub(super) fn insert(&self, ids: [String; 2], client: Client, cancel: CancelFn) -> ActiveGuard {
         let key = self.0.next.fetch_add(1, Ordering::Relaxed);
-        self.lock().insert(key, ActiveRequest { ids, client, canceller });
+        self.lock().insert(key, ActiveRequest { ids, client, cancel });
         ActiveGuard { active: self.clone(), key }
     }
 
@@ -47,7 +49,7 @@ impl ActiveRequests {
         let requests = self.lock();
         let own = requests.values().filter(|request| request.client == *client);
         let named = own.filter(|request| request.ids.iter().any(|own| own == id));
-        named.map(|request| request.canceller.cancel()).count()
+        named.map(|request| (request.cancel)()).count()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, ActiveRequest>> {
@@ -58,7 +60,7 @@ impl ActiveRequests {
 impl Drop for ActiveGuard {
     fn drop(&mut self) {
         let removed = self.active.lock().remove(&self.key);
-        // After the lock is released: the canceller may hold the last handle of its choices.
+        // After the lock is released: `cancel` may hold the last handle of its choices.
         drop(removed);
     }
 }

@@ -11,6 +11,7 @@ use store::Store;
 use super::{
     Common, Server,
     models::{Engines, Loads, Names, Registry, Retention},
+    openai::mcp::McpAccess,
 };
 use crate::{
     config::{ModelConfig, RegistryConfig},
@@ -105,6 +106,11 @@ impl AppState {
         self.0.image_urls.get()
     }
 
+    /// Lets requests use the tools of these MCP servers; later calls change nothing.
+    pub fn set_mcp(&self, access: McpAccess) {
+        let _ = self.common().mcp.set(access);
+    }
+
     /// State that all models share.
     pub fn common(&self) -> &Arc<Common> {
         &self.0.common
@@ -164,6 +170,7 @@ impl AppState {
 
     /// Stops loading and every engine: MLX crashes if the program ends while it computes.
     pub fn stop(&self) {
+        self.common().mcp.get().into_iter().for_each(|access| access.servers.stop());
         self.0.loads.stop();
         self.0.engines.stop();
     }

@@ -7,7 +7,12 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     Server,
-    openai::{GenerateParams, ValidRequest, error::ApiError, usage::Usage},
+    openai::{
+        GenerateParams, ValidRequest,
+        error::ApiError,
+        mcp::{McpRequest, ToolEvent, ToolPlan},
+        usage::Usage,
+    },
     protocol::Protocol,
     tenant::Tenant,
 };
@@ -31,6 +36,8 @@ pub(super) trait ApiFormat: Sized + Send + 'static {
     const ROUTE: &'static str;
     /// The request's field that holds the prompt.
     const PROMPT: &'static str;
+    /// Whether an answer reports MCP servers that fail; elsewhere that is an error.
+    const LISTS_MCP_SERVERS: bool = false;
 
     /// Adds what the server has stored for the tenant to the prompts. Returns its bytes.
     ///
@@ -43,6 +50,11 @@ pub(super) trait ApiFormat: Sized + Send + 'static {
     fn conversation(_: &mut Self::Prompts) -> Option<&mut Conversation> {
         None
     }
+
+    /// The MCP tools that the request asks for, and the conversation that is to offer them.
+    fn mcp(_: &mut Self::Prompts) -> Option<(&mut McpRequest, &mut Conversation)> {
+        None
+    }
     /// Encodes the prompts.
     ///
     /// # Errors
@@ -52,10 +64,18 @@ pub(super) trait ApiFormat: Sized + Send + 'static {
         prompts: Self::Prompts,
         params: &GenerateParams,
     ) -> Result<(Self, Vec<Prompt>), ApiError>;
+    /// The calls of MCP tools that the answer makes, if it may; asked once, after `prepare`.
+    fn take_tool_plan(&mut self) -> Option<ToolPlan> {
+        None
+    }
     /// The pieces before the first token.
     fn begin(&mut self, answer: &AnswerInfo) -> Vec<Self::Piece>;
     /// The pieces of one event of a choice.
     fn on_event(&mut self, answer: &AnswerInfo, choice: usize, event: ChoiceEvent) -> Vec<Self::Piece>;
+    /// The pieces of what happens to a call of an MCP tool.
+    fn on_tool(&mut self, _: &AnswerInfo, _: ToolEvent) -> Vec<Self::Piece> {
+        vec![]
+    }
     /// The pieces after the last token of all choices.
     fn end(&mut self, answer: &AnswerInfo) -> Vec<Self::Piece>;
     /// The event that ends a stream with an error; `id` is the request's.

@@ -198,6 +198,7 @@ async fn answer<F: ApiFormat>(
     let lane = charge.lane();
     let parse = move || ParsedRequest::<F>::parse(server, client, &bytes, text_limit, arrived);
     let mut request = preparation.run(lane, parse).await?;
+    request.list_mcp_tools().await?;
     let claim = request.claim().await?;
     let images = request.prepare_images(&state, preparation).await?;
     let lane = lane.with(request.attached + images);

@@ -283,6 +283,7 @@ mod tests {
             cut: None,
             repeated: false,
             stop_string: None,
+            end_token: None,
             timing: Timing::default(),
         })
     }

@@ -56,6 +56,7 @@ pub(crate) use self::completion::miss_context;
 pub use self::{
     app_state::AppState,
     clock::unix_seconds,
+    openai::mcp::McpAccess,
     served_model::{Common, Server},
 };
 use self::{auth::Auth, connections::Connections, preparation::Preparation};
@@ -96,6 +97,7 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .route("/v1/messages", post(anthropic::messages))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/requests/{id}", delete(utility::cancel))
+        .route("/v1/mcp", get(utility::mcp_servers))
         .route("/v1/stats", get(utility::stats))
         .route("/v1/stats/history", get(history::stats))
         .route("/version", get(utility::version))

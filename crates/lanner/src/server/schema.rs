@@ -141,6 +141,10 @@ schemas! {
     };
     /// A text or null, and always there.
     TextOrNull: { "type": ["string", "null"] };
+    /// A list of names, or an object.
+    ListOrObject: { "anyOf": [{ "type": "array", "items": { "type": "string" } }, { "type": ["object", "null"] }] };
+    /// A word, or an object.
+    WordOrObject: { "anyOf": [{ "enum": ["always", "never", null] }, { "type": "object" }] };
     /// An object that a template or a grammar reads.
     AnyObject: { "type": "object" };
 }
@@ -161,6 +165,9 @@ pub(crate) struct ChatMessage {
     tool_call_id: Option<String>,
     /// Reasoning before the content, for templates that keep it.
     reasoning_content: Option<String>,
+    /// Calls of MCP tools in an answer of this server.
+    #[schemars(with = "Option<Vec<AnyObject>>")]
+    mcp_calls: (),
 }
 
 /// A function or a custom tool that the model may call.
@@ -170,6 +177,25 @@ pub(crate) struct ChatMessage {
 pub(crate) enum ChatTool {
     Function { function: FunctionDefinition },
     Custom { custom: CustomDefinition },
+    Mcp(McpDefinition),
+}
+
+/// Tools of an MCP server that this server's `--mcp` file has; this server calls them itself.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "only its schema is used")]
+pub(crate) struct McpDefinition {
+    /// The server's name, or with `server_url` any other.
+    server_label: String,
+    /// The URL of a server of the `--mcp` file.
+    server_url: Option<String>,
+    /// No effect.
+    server_description: Option<String>,
+    /// Names of tools, or `{"tool_names": [..], "read_only": true}`; all by default.
+    #[schemars(with = "Option<ListOrObject>")]
+    allowed_tools: (),
+    /// `always`, `never`, or `{"always": .., "never": ..}` with lists as `allowed_tools` has them.
+    #[schemars(with = "Option<WordOrObject>", extend("default" = "always"))]
+    require_approval: (),
 }
 
 /// A tool that takes a text.

@@ -1,15 +1,20 @@
 //! A loaded model as requests use it, and what all models of a server share.
 
 use std::{
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{Arc, OnceLock, atomic::AtomicUsize},
     time::Instant,
 };
 
 use engine::{Engine, Metrics};
 
 use super::{
-    active_requests::ActiveRequests, clock::unix_seconds, idempotency::IdempotencyStore,
-    metrics::OutcomeCounts, models::EngineGuard, openai::responses::store::ResponseStore, shutdown::Shutdown,
+    active_requests::ActiveRequests,
+    clock::unix_seconds,
+    idempotency::IdempotencyStore,
+    metrics::OutcomeCounts,
+    models::EngineGuard,
+    openai::{mcp::McpAccess, responses::store::ResponseStore},
+    shutdown::Shutdown,
 };
 use crate::model::Model;
 
@@ -28,6 +33,8 @@ pub struct Common {
     pub(super) responses: Arc<ResponseStore>,
     pub(super) idempotency: IdempotencyStore,
     pub(super) shutdown: Shutdown,
+    /// Servers whose tools requests may use; none without `--mcp`.
+    pub(super) mcp: OnceLock<McpAccess>,
     /// Of all engines.
     pub(super) metrics: Arc<Metrics>,
 }
@@ -55,6 +62,7 @@ impl Common {
             responses: Arc::default(),
             idempotency: IdempotencyStore::new(IDEMPOTENCY_BUDGET),
             shutdown: Shutdown::default(),
+            mcp: OnceLock::new(),
             metrics,
         }
     }

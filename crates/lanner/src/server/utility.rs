@@ -24,6 +24,13 @@ pub(super) async fn version() -> Json<Value> {
     Json(json!({ "version": env!("CARGO_PKG_VERSION") }))
 }
 
+/// The MCP servers that requests may name.
+pub(super) async fn mcp_servers(State(server): State<Arc<Common>>) -> Json<Value> {
+    let servers = server.mcp.get().into_iter().flat_map(|access| access.servers.all());
+    let data: Vec<Value> = servers.map(|server| json!({ "server_label": server.name() })).collect();
+    Json(json!({ "object": "list", "data": data }))
+}
+
 /// Cancels a request by the id of its header or of its answer; it ends with `abort`.
 pub(super) async fn cancel(
     State(server): State<Arc<Common>>,

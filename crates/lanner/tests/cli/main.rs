@@ -34,6 +34,7 @@ mod images;
 mod launch;
 mod load;
 mod local_models;
+mod mcp;
 mod memory;
 mod metrics;
 mod ngram;

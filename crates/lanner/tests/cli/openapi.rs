@@ -104,6 +104,7 @@ fn others(response: &str) -> Vec<Sample> {
         same("GET /v1/models", Value::Null),
         ("GET /v1/models/{id}", "GET /v1/models/default".into(), Value::Null),
         same("GET /health", Value::Null),
+        same("GET /v1/mcp", Value::Null),
         same("GET /v1/stats", Value::Null),
         same("GET /version", Value::Null),
         ("PUT /v1/history/{id}", "PUT /v1/history/c1".into(), conversation()),

@@ -284,7 +284,7 @@ fn bad_response_request_is_400_that_names_the_field() {
         (json!({ "input": "a", "text": { "verbosity": "terse" } }), json!("text.verbosity")),
         (json!({ "input": "a", "truncation": "some" }), json!("truncation")),
         (json!({ "input": "a", "top_logprobs": 21 }), json!("top_logprobs")),
-        (json!({ "input": "a", "tools": [{ "type": "mcp" }] }), json!("tools[0].type")),
+        (json!({ "input": "a", "tools": [{ "type": "mcp" }] }), json!("tools[0].server_label")),
         (json!({ "input": "a", "tools": [{ "type": "function" }] }), json!("tools[0].name")),
         // A tool that is not offered counts.
         (

@@ -96,6 +96,25 @@ impl Branch {
         });
     }
 
+    /// Adds a step's messages in OpenAI's format: the calls of tools, and the result of each.
+    pub(super) fn call(&mut self, model: &str, messages: &[Value]) {
+        for step in messages {
+            let text = step["content"].as_str().unwrap_or_default();
+            if step["role"] == "tool" {
+                let own = ["tool_call_id", "name"].map(|field| step[field].clone());
+                let other = ["toolCallId", "toolName"].map(str::to_owned).into_iter().zip(own).collect();
+                self.push(Role::Tool, text, |message| Message { other, ..message });
+                continue;
+            }
+            self.push(Role::Assistant, text, |message| Message {
+                reasoning: step["reasoning_content"].as_str().map(str::to_owned),
+                model: Some(model.to_owned()),
+                tool_calls: Some(step["tool_calls"].clone()),
+                ..message
+            });
+        }
+    }
+
     fn push(&mut self, role: Role, text: &str, with: impl FnOnce(Message) -> Message) {
         let message = with(Message {
             id: new_id(),
@@ -128,7 +147,9 @@ fn turn(message: &Message, images: &mut Images) -> Value {
         }
         Role::Tool => {
             let id = message.other.get("toolCallId").cloned().unwrap_or_default();
-            json!({ "role": "tool", "content": message.text, "tool_call_id": id })
+            let mut turn = json!({ "role": "tool", "content": message.text, "tool_call_id": id });
+            message.other.get("toolName").iter().for_each(|name| turn["name"] = (*name).clone());
+            turn
         }
         Role::Assistant => {
             let reasoning = message.reasoning.as_deref().unwrap_or_default();
@@ -168,6 +189,24 @@ mod tests {
         let [question, first, second] = branch.unsaved() else { panic!("three messages") };
         assert_eq!((first.parent.as_ref(), second.parent.as_ref()), (Some(&question.id), Some(&question.id)));
         assert_eq!(branch.leaf(), Some(&*second.id));
+    }
+
+    #[test]
+    fn calls_of_tools_are_messages_between_question_and_answer() {
+        let mut branch = Branch::default();
+        branch.ask("what?", vec![]);
+        let call = json!({ "id": "1", "type": "function", "function": { "name": "f", "arguments": "{}" } });
+        let calls =
+            json!({ "role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [call] });
+        let result = json!({ "role": "tool", "content": "so", "tool_call_id": "1", "name": "f" });
+        branch.call("owl", &[calls.clone(), result.clone()]);
+        branch.answer(answer("that"));
+        assert_eq!(branch.turns(&mut Images::default())[1..3], [calls, result]);
+        let [question, call, result, answer] = branch.unsaved() else { panic!("four messages") };
+        let parents = [call, result, answer].map(|message| message.parent.as_deref());
+        assert_eq!(parents, [question, call, result].map(|message| Some(&*message.id)));
+        assert!(branch.rewind_to_question());
+        assert_eq!(branch.len(), 1);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod saved;
 mod session;
 mod slash;
 mod stats;
+mod tools;
 
 use std::path::Path;
 
@@ -21,6 +22,7 @@ use self::{
     saved::{Continued, Saved},
     session::Session,
     slash::Slash,
+    tools::ChatTools,
 };
 use super::{CommandError, history};
 use crate::{
@@ -38,12 +40,13 @@ pub fn chat(model: &ModelConfig, config: ChatConfig) -> Result<(), CommandError>
     let (saved, continued) = Saved::open(&config)?;
     let completion = ChatCompleter::new(model.hub.clone(), saved.store().cloned());
     let mut input = Input::open(config.lines.clone(), completion)?;
+    let tools = ChatTools::new(config.mcp.clone(), input.is_terminal())?;
     let model = Loaded::open(model)?;
     if input.is_terminal() {
         say(format_args!("{}: type a message, /help for commands, Ctrl-D to leave", model.name));
     }
     continued.iter().for_each(say_continued);
-    let mut session = Session::new(model, config, (saved, continued), input.is_terminal())?;
+    let mut session = Session::new(model, config, (saved, continued), tools, input.is_terminal())?;
     converse(&mut session, &mut input)
 }
 

@@ -2,7 +2,6 @@
 
 use std::{io, path::Path};
 
-use chat::Delta;
 use serde_json::{Value, json};
 use tokio::{
     runtime::{Builder, Runtime},
@@ -14,6 +13,7 @@ use super::{
     loaded::Loaded,
     saved::{Continued, Saved},
     stats::{AnswerStats, Stats},
+    tools::{ChatTools, Steps},
 };
 use crate::{
     attach::{self, attach_image},
@@ -22,6 +22,7 @@ use crate::{
     conversation,
     generate::{ChoiceEvent, Finish, Generation, Reason},
     image::Images,
+    mcp_tools::AnswerStep,
     model::{AnswerParams, Conversation, PromptError},
     sampling::Overrides,
     terminal::{NoEcho, Printer, PromptProgress, say},
@@ -41,14 +42,15 @@ pub(super) struct Session {
     pub(super) attached: Vec<String>,
     pub(super) saved: Saved,
     pub(super) stats: Stats,
+    tools: ChatTools,
     /// Whether Ctrl-C stops an answer; in a pipe it ends the program.
     interruptible: bool,
 }
 
-/// What was streamed, and its figures.
+/// What was streamed in one step of an answer, and its figures.
 struct Streamed {
-    content: String,
-    reasoning: String,
+    prompt: Vec<u32>,
+    written: AnswerStep,
     finish: Finish,
 }
 
@@ -57,6 +59,7 @@ impl Session {
         model: Loaded,
         config: ChatConfig,
         (saved, continued): (Saved, Option<Continued>),
+        tools: ChatTools,
         interruptible: bool,
     ) -> io::Result<Session> {
         let (stored_system, branch) =
@@ -73,6 +76,7 @@ impl Session {
             attached: vec![],
             saved,
             stats: Stats::default(),
+            tools,
             interruptible,
         })
     }
@@ -135,13 +139,48 @@ impl Session {
         }
     }
 
-    /// `None`: stopped before any content.
+    /// All steps of an answer: the last one calls no tools. The calls of those before it are added
+    /// to the branch. `None`: stopped before any content.
     fn answer(&mut self, otherwise: &str) -> Result<Option<Answer>, CommandError> {
         // From here on, also while the prompt is prepared, Ctrl-C only stops the answer.
-        let interrupts = self.interruptible.then(|| self.interrupts()).transpose()?;
+        let mut interrupts = self.interruptible.then(|| self.interrupts()).transpose()?;
+        let mut steps = Steps::default();
+        self.tools.offer(&self.model)?;
+        loop {
+            let Streamed { prompt, written, finish } = self.step(&steps, &mut interrupts)?;
+            let stats = AnswerStats::new(&self.model, &prompt, &finish);
+            let (usage, timings) = (stats.usage(), stats.timings());
+            let (content, reasoning) = (written.content.clone(), written.reasoning.clone());
+            let mut is_stopped = finish.reason == Reason::Cancelled;
+            if finish.reason == Reason::ToolCalls {
+                let calls = self.tools.make_calls(&mut steps, &prompt, written, &mut interrupts);
+                if self.runtime.block_on(calls)? {
+                    self.stats.add_step(stats);
+                    self.branch.call(&self.model.name, &std::mem::take(&mut steps.messages));
+                    continue;
+                }
+                is_stopped = true;
+            }
+            self.stats.add(stats);
+            let is_answered = !is_stopped || !content.trim().is_empty();
+            match (is_stopped, is_answered) {
+                (true, true) => say("(stopped)"),
+                (true, false) => say(format_args!("(stopped; {otherwise})")),
+                _ if finish.reason == Reason::Length => {
+                    say("(cut off at --max-tokens, or because the context is full)");
+                }
+                _ => {}
+            }
+            let model = self.model.name.clone();
+            return Ok(is_answered.then_some(Answer { model, content, reasoning, usage, timings }));
+        }
+    }
+
+    /// One step: a prompt and what the model writes.
+    fn step(&self, steps: &Steps, interrupts: &mut Option<Signal>) -> Result<Streamed, CommandError> {
         let (messages, images) = self.messages();
         let conversation = Conversation { images, ..conversation::prompt_for(messages, self.think) };
-        let prompt = self.model.chat_prompt(&conversation)?;
+        let prompt = self.tools.prompt(&self.model, conversation, steps)?;
         let images = self.model.load_images(&prompt)?;
         let params = AnswerParams {
             overrides: &self.sampling,
@@ -150,25 +189,13 @@ impl Session {
             ignore_eos: false,
             stop: vec![],
             kind: None,
-            constraint: None,
-            tools: None,
+            constraint: self.tools.constraint(&self.model, &prompt)?,
+            tools: self.tools.set(),
         };
         let generation = Generation::start(&self.model.engine, vec![self.model.answer(&prompt, params)?])?;
         let progress = PromptProgress::new(prompt.ids.len());
-        let streamed = self.runtime.block_on(self.print(generation, progress, interrupts))?;
-        let Streamed { content, reasoning, finish } = streamed;
-        let stats = AnswerStats::new(&self.model, &prompt.ids, &finish);
-        let (usage, timings) = (stats.usage(), stats.timings());
-        self.stats.add(stats);
-        let is_answered = finish.reason != Reason::Cancelled || !content.trim().is_empty();
-        match finish.reason {
-            Reason::Stop | Reason::ToolCalls => {}
-            Reason::Length => say("(cut off at --max-tokens, or because the context is full)"),
-            Reason::Cancelled if is_answered => say("(stopped)"),
-            Reason::Cancelled => say(format_args!("(stopped; {otherwise})")),
-        }
-        let model = self.model.name.clone();
-        Ok(is_answered.then_some(Answer { model, content, reasoning, usage, timings }))
+        let (written, finish) = self.runtime.block_on(self.print(generation, progress, interrupts))?;
+        Ok(Streamed { prompt: prompt.ids, written, finish })
     }
 
     fn interrupts(&self) -> io::Result<Signal> {
@@ -176,21 +203,21 @@ impl Session {
         signal(SignalKind::interrupt())
     }
 
-    /// Streams the answer; Ctrl-C stops it.
+    /// Streams a step of the answer; Ctrl-C stops it.
     async fn print(
         &self,
         mut generation: Generation,
         mut progress: PromptProgress,
-        mut interrupts: Option<Signal>,
-    ) -> Result<Streamed, CommandError> {
-        let (mut content, mut reasoning) = (String::new(), String::new());
+        interrupts: &mut Option<Signal>,
+    ) -> Result<(AnswerStep, Finish), CommandError> {
+        let mut written = AnswerStep::default();
         // What is typed meanwhile appears at the next prompt, not within the answer.
         let _quiet = self.interruptible.then(NoEcho::begin);
         let mut printer = Printer::new(self.color).with_markdown(self.markdown);
         loop {
             let step = tokio::select! {
                 step = generation.next() => step,
-                () = next_interrupt(&mut interrupts) => {
+                () = next_interrupt(interrupts) => {
                     generation.cancel();
                     continue;
                 }
@@ -198,20 +225,14 @@ impl Session {
             if !matches!(step, Some(Ok((_, ChoiceEvent::PromptProgress { .. })))) {
                 progress.clear();
             }
-            match step.transpose() {
+            let step = step.transpose();
+            step.iter().flatten().for_each(|(_, event)| written.record(event));
+            match step {
                 Ok(Some((_, ChoiceEvent::PromptProgress { processed, .. }))) => progress.update(processed),
-                Ok(Some((_, ChoiceEvent::Text { delta, .. }))) => {
-                    printer.print(&delta)?;
-                    match delta {
-                        Delta::Content(text) => content.push_str(&text),
-                        Delta::Reasoning(text) => reasoning.push_str(&text),
-                        // The conversation has no tools.
-                        Delta::ToolCall { .. } | Delta::ToolArguments { .. } => {}
-                    }
-                }
+                Ok(Some((_, ChoiceEvent::Text { delta, .. }))) => printer.print(&delta)?,
                 Ok(Some((_, ChoiceEvent::Finished(finish)))) => {
                     printer.end()?;
-                    return Ok(Streamed { content, reasoning, finish });
+                    return Ok((written, finish));
                 }
                 Ok(Some((_, ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. }))) => {}
                 Ok(None) => return Err(engine::RequestError::EngineStopped.into()),

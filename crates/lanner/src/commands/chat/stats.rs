@@ -87,6 +87,11 @@ impl AnswerStats {
 impl Stats {
     pub(super) fn add(&mut self, answer: AnswerStats) {
         self.answers += 1;
+        self.add_step(answer);
+    }
+
+    /// Adds a step of an answer that goes on after calls of tools.
+    pub(super) fn add_step(&mut self, answer: AnswerStats) {
         self.prompt_tokens += answer.usage.prompt_tokens;
         self.cached_tokens += answer.usage.prompt_tokens_details.cached_tokens;
         self.completion_tokens += answer.usage.completion_tokens;

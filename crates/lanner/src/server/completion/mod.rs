@@ -3,6 +3,8 @@
 
 mod request;
 mod stream;
+mod submitter;
+mod tool_loop;
 
 use std::{
     collections::VecDeque,
@@ -10,7 +12,6 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Instant,
 };
 
 use axum::{
@@ -18,34 +19,33 @@ use axum::{
     http::HeaderName,
     response::{IntoResponse, Response},
 };
-use chat::{Decoder, grammar::Source, thinking::TaskKind, volatile_lines::VolatileLine};
-use engine::{Constraint, Lossy, RequestError};
+use chat::volatile_lines::VolatileLine;
+use engine::Lossy;
 
 pub(super) use self::{request::ParsedRequest, stream::NDJSON};
+use self::{submitter::Submitter, tool_loop::ToolLoop};
 use super::{
     Server,
-    active_requests::ActiveGuard,
+    active_requests::{ActiveGuard, CancelFn},
     format::{AnswerInfo, ApiFormat},
     idempotency::{Claim, Recorder, Recording},
     metrics::{Outcome, OutcomeGuard},
     models::ModelLease,
     openai::{
-        self, AnswerFormat, GenerateParams, Reply, ValidRequest,
+        self, GenerateParams, Reply, ValidRequest,
         error::ApiError,
-        prompt_error,
+        mcp::ToolEvent,
         usage::{self, MissContext, ThinkingUsage, Usage},
     },
     preparation::ImageCharge,
     unix_seconds,
 };
 use crate::{
-    generate::{ChoiceEvent, Generation},
-    model::{AnswerParams, Model, Prompt, PromptError},
+    generate::{ChoiceEvent, Finish, Generation},
+    model::{Model, Prompt},
     sampling,
 };
 
-/// Most bytes of generated events buffered for a client that does not read.
-const MAX_UNREAD_BYTES: usize = 32 << 20;
 /// Marks a replayed answer; Stripe's name for it.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// Why an answer may differ from the model's; streams may have no usage that says so.
@@ -78,8 +78,26 @@ enum Events {
         _running: RunningChoices,
         _active: ActiveGuard,
     },
+    /// Steps with calls of MCP tools between them.
+    Steps {
+        tools: Box<ToolLoop>,
+        /// Of images and their files, held to the end: each step decodes them anew.
+        _images: [Option<ImageCharge>; 2],
+        _running: RunningChoices,
+        _active: ActiveGuard,
+    },
     /// The stored answer of an earlier request.
     Replayed(VecDeque<(usize, ChoiceEvent)>),
+}
+
+/// What happens next in an answer.
+enum AnswerEvent {
+    Choice(usize, ChoiceEvent),
+    /// A step has ended, and calls of tools follow.
+    StepEnded(Box<Finish>),
+    /// Another step begins, with a prompt of this many tokens.
+    StepBegun(usize),
+    Tool(ToolEvent),
 }
 
 impl<F: ApiFormat> Completion<F> {
@@ -105,42 +123,51 @@ impl<F: ApiFormat> Completion<F> {
         recorder: Option<Recorder>,
         outcome: Arc<OutcomeGuard>,
     ) -> Result<Completion<F>, ApiError> {
-        let ParsedRequest { server, valid, tenant, deadline, image_charge, .. } = request;
-        let ValidRequest { prompts, params, .. } = valid;
-        let engine_error = |error| ApiError::from_engine(&error, F::PROMPT);
+        let ParsedRequest { server, valid, tenant, deadline, file_charge, image_charge, .. } = request;
+        let ValidRequest { mut prompts, mut params, .. } = valid;
         // Before any work: a full server refuses at once.
-        let permit = server.model.engine.acquire().map_err(engine_error)?;
-        let (format, prompts) = F::prepare(&server.model, prompts, &params)?;
-        let constraints = constraints(&server.model, &prompts, &params)?;
-        let encoded = EncodedPrompt::all(&server.model, &prompts, &constraints);
-        let requests = encoded.and_then(|encoded| requests(&server.model, &encoded, &params, deadline));
-        let mut requests = requests.map_err(|error| prompt_error(&error, F::PROMPT))?;
-        let cache_salt = tenant.prefix_salt();
-        requests.iter_mut().for_each(|(request, _)| request.cache_salt = cache_salt);
+        let permit =
+            server.model.engine.acquire().map_err(|error| ApiError::from_engine(&error, F::PROMPT))?;
+        if let Some((mcp, conversation)) = F::mcp(&mut prompts) {
+            params.tools = mcp.offer(&server.model, conversation, F::LISTS_MCP_SERVERS)?;
+        }
+        let (mut format, prompts) = F::prepare(&server.model, prompts, &params)?;
+        let submitter = Submitter {
+            model: server.model.clone(),
+            params: params.clone(),
+            permit,
+            deadline,
+            cache_salt: tenant.prefix_salt(),
+            field: F::PROMPT,
+        };
         let id = format!("{}{:016x}", F::ID_PREFIX, sampling::random());
         let answer = answer_info(&server, &params, &prompts, id, unix_seconds());
-        let generation = Generation::start_in(&permit, &server.model.engine, requests, MAX_UNREAD_BYTES)
-            .map_err(engine_error)?;
-        let running = RunningChoices::new(&server.common.running, answer.choices());
         outcome.log().set_model(server.name());
         outcome.log().add_prompt_tokens(prompts.iter().map(|prompt| prompt.ids.len()).sum());
         let ids = [outcome.log().id().to_owned(), answer.id.clone()];
-        let active = server.common.active.insert(ids, tenant.client, generation.canceller());
-        Ok(Completion {
-            format,
-            source: Events::Live {
-                generation,
-                recorder,
-                images: image_charge,
-                _running: running,
-                _active: active,
-            },
-            params,
-            prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
-            answer,
-            outcome,
-            server,
-        })
+        let running = || RunningChoices::new(&server.common.running, answer.choices());
+        let activate = |cancel: CancelFn| server.common.active.insert(ids, tenant.client, cancel);
+        let source = match (format.take_tool_plan(), server.common.mcp.get()) {
+            (Some(plan), Some(access)) => {
+                let tools = ToolLoop::start(submitter, plan, access, &prompts)?;
+                let active = activate(tools.canceller());
+                Events::Steps {
+                    tools: Box::new(tools),
+                    _images: [image_charge, file_charge],
+                    _running: running(),
+                    _active: active,
+                }
+            }
+            _ => {
+                let generation = submitter.submit(&prompts)?;
+                let canceller = generation.canceller();
+                let active = activate(Box::new(move || canceller.cancel()));
+                let images = image_charge;
+                Events::Live { generation, recorder, images, _running: running(), _active: active }
+            }
+        };
+        let prompts = prompts.into_iter().map(|prompt| prompt.ids).collect();
+        Ok(Completion { format, source, params, prompts, answer, outcome, server })
     }
 
     fn replay(
@@ -176,10 +203,14 @@ impl<F: ApiFormat> Completion<F> {
         Ok((replayed, lossy, response).into_response())
     }
 
-    /// The next event of any choice; `None` when all have finished.
-    async fn next(&mut self) -> Option<Result<(usize, ChoiceEvent), RequestError>> {
+    /// The next event of any choice; `None` when all have finished. It may be dropped before it is
+    /// ready, and loses nothing.
+    async fn next(&mut self) -> Option<Result<AnswerEvent, ApiError>> {
         let (generation, recorder) = match &mut self.source {
-            Events::Replayed(events) => return events.pop_front().map(Ok),
+            Events::Replayed(events) => {
+                return events.pop_front().map(|(choice, event)| Ok(AnswerEvent::Choice(choice, event)));
+            }
+            Events::Steps { tools, .. } => return tools.next().await,
             Events::Live { generation, recorder, .. } => (generation, recorder),
         };
         let next = generation.next().await;
@@ -191,15 +222,17 @@ impl<F: ApiFormat> Completion<F> {
             }
             _ => None,
         };
-        next
+        Some(match next? {
+            Ok((choice, event)) => Ok(AnswerEvent::Choice(choice, event)),
+            Err(error) => Err(ApiError::from_engine(&error, F::PROMPT)),
+        })
     }
 
     async fn whole(mut self) -> Result<Response, ApiError> {
         let mut whole = F::empty(&self.answer);
         self.format.begin(&self.answer).into_iter().for_each(|piece| F::append(&mut whole, piece));
         while let Some(event) = self.next().await {
-            let (index, event) = event.map_err(|error| ApiError::from_engine(&error, F::PROMPT))?;
-            self.pieces(index, event).into_iter().for_each(|piece| F::append(&mut whole, piece));
+            self.pieces(event?).into_iter().for_each(|piece| F::append(&mut whole, piece));
         }
         self.end().into_iter().for_each(|piece| F::append(&mut whole, piece));
         Ok(Json(whole).into_response())
@@ -214,13 +247,37 @@ impl<F: ApiFormat> Completion<F> {
     /// Records that the whole answer was sent.
     fn record_outcome(&self) {
         self.outcome.record(match self.source {
-            Events::Live { .. } => Outcome::Answered,
+            Events::Live { .. } | Events::Steps { .. } => Outcome::Answered,
             Events::Replayed(_) => Outcome::Replayed,
         });
     }
 
-    fn pieces(&mut self, index: usize, event: ChoiceEvent) -> Vec<F::Piece> {
-        if let (Events::Live { .. }, Some(tokens)) = (&self.source, event.tokens()) {
+    fn pieces(&mut self, event: AnswerEvent) -> Vec<F::Piece> {
+        match event {
+            AnswerEvent::Choice(index, event) => self.choice_pieces(index, event),
+            AnswerEvent::StepEnded(finish) => {
+                self.outcome.log().add_answer_tokens(finish.tokens.len());
+                self.add_usage(0, &finish);
+                vec![]
+            }
+            AnswerEvent::StepBegun(prompt_tokens) => {
+                self.outcome.log().add_prompt_tokens(prompt_tokens);
+                vec![]
+            }
+            AnswerEvent::Tool(event) => {
+                if let ToolEvent::Done { output, .. } = &event {
+                    let usage = self.answer.usage.lanner.mcp.get_or_insert_default();
+                    usage.calls += 1;
+                    usage.result_bytes += output.as_ref().map_or_else(String::len, String::len);
+                }
+                self.format.on_tool(&self.answer, event)
+            }
+        }
+    }
+
+    fn choice_pieces(&mut self, index: usize, event: ChoiceEvent) -> Vec<F::Piece> {
+        let is_new = !matches!(self.source, Events::Replayed(_));
+        if let Some(tokens) = event.tokens().filter(|_| is_new) {
             self.outcome.log().add_answer_tokens(tokens.len());
         }
         if matches!(event, ChoiceEvent::Text { .. } | ChoiceEvent::Finished(_)) {
@@ -237,13 +294,28 @@ impl<F: ApiFormat> Completion<F> {
             event => event,
         };
         if let ChoiceEvent::Finished(finish) = &event {
-            let (prompt, choice) = (index / self.params.n, index % self.params.n);
-            let context = |at: usize| miss_context(&self.server.model, &self.prompts[prompt], at);
-            self.answer.usage.add(finish, choice == 0, context);
-            self.outcome.log().set_usage(&self.answer.usage);
+            self.add_usage(index, finish);
             self.outcome.log().set_finish_reason(openai::finish_reason(finish.reason));
         }
         self.format.on_event(&self.answer, index, event)
+    }
+}
+
+impl<F: ApiFormat> Completion<F> {
+    /// Adds what a choice, or a step of it, took.
+    fn add_usage(&mut self, index: usize, finish: &Finish) {
+        let (prompt, choice) = (index / self.params.n, index % self.params.n);
+        let usage = &mut self.answer.usage;
+        match &self.source {
+            Events::Steps { tools, .. } => {
+                usage.add_step(finish, |at| miss_context(&self.server.model, tools.prompt(), at));
+            }
+            _ => {
+                let context = |at: usize| miss_context(&self.server.model, &self.prompts[prompt], at);
+                usage.add(finish, choice == 0, context);
+            }
+        }
+        self.outcome.log().set_usage(usage);
     }
 }
 
@@ -287,96 +359,6 @@ pub(crate) fn miss_context(model: &Model, ids: &[u32], at: usize) -> MissContext
     MissContext {
         text: model.decode(&around(MISS_TEXT_TOKENS).concat()),
         volatile_line: VolatileLine::at(&(before.clone() + &after), before.len()),
-    }
-}
-
-/// The constraint on the answers to each prompt.
-fn constraints(
-    model: &Model,
-    prompts: &[Prompt],
-    params: &GenerateParams,
-) -> Result<Vec<Option<Arc<dyn Constraint>>>, ApiError> {
-    let constraint = |prompt: &Prompt| match (&params.format, &params.tools) {
-        (Some(AnswerFormat { source, field }), None) => {
-            let constraint = model.format_constraint(prompt, source);
-            constraint.map(Some).map_err(|error| prompt_error(&error, field))
-        }
-        (format, Some(tools)) => {
-            let format = format.as_ref().map(|format| &format.source);
-            let constraint = model.tool_constraint(prompt, tools, format);
-            constraint.map_err(|error| prompt_error(&error, "tools"))
-        }
-        (None, None) => Ok(None),
-    };
-    prompts.iter().map(constraint).collect()
-}
-
-/// A prompt with everything that its choices share.
-struct EncodedPrompt<'a> {
-    prompt: &'a Prompt,
-    images: Vec<engine::Image>,
-    constraint: &'a Option<Arc<dyn Constraint>>,
-}
-
-impl<'a> EncodedPrompt<'a> {
-    /// Decodes the images of prompts.
-    ///
-    /// # Errors
-    /// A file is damaged, or takes too long.
-    fn all(
-        model: &Model,
-        prompts: &'a [Prompt],
-        constraints: &'a [Option<Arc<dyn Constraint>>],
-    ) -> Result<Vec<EncodedPrompt<'a>>, PromptError> {
-        let encoded = prompts.iter().zip(constraints).map(|(prompt, constraint)| {
-            Ok(EncodedPrompt { images: model.load_images(prompt)?, prompt, constraint })
-        });
-        encoded.collect()
-    }
-}
-
-/// Each prompt `n` times. Seeds count up over all choices, so that no two choices share one.
-fn requests(
-    model: &Model,
-    prompts: &[EncodedPrompt],
-    params: &GenerateParams,
-    deadline: Option<Instant>,
-) -> Result<Vec<(engine::Request, Decoder)>, PromptError> {
-    let first = model.request(Vec::new(), &params.overrides).sampling.seed;
-    let kind = task_kind(params);
-    let choice = |(index, EncodedPrompt { prompt, images, constraint }): (usize, &EncodedPrompt)| {
-        let answer = AnswerParams {
-            overrides: &params.overrides,
-            images,
-            thinking: &params.thinking,
-            ignore_eos: params.ignore_eos,
-            stop: params.stop.clone(),
-            kind,
-            constraint: (*constraint).clone(),
-            tools: params.tools.as_ref(),
-        };
-        let (mut request, decoder) = model.answer(prompt, answer)?;
-        request.sampling.seed = first.wrapping_add(index as u64);
-        request.stop_token_ids = params.stop_token_ids.clone();
-        request.logprobs = params.logprobs;
-        request.prompt_logprobs = params.prompt_logprobs;
-        (request.priority, request.deadline) = (params.priority, deadline);
-        request.speculation = params.speculation.clone();
-        Ok((request, decoder))
-    };
-    let choices = prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, params.n));
-    choices.enumerate().map(choice).collect()
-}
-
-/// The task that a request's fields show.
-fn task_kind(params: &GenerateParams) -> Option<TaskKind> {
-    match (&params.format, &params.tools) {
-        (Some(AnswerFormat { source: Source::JsonSchema(_) | Source::JsonObject, .. }), _) => {
-            Some(TaskKind::Json)
-        }
-        (Some(_), _) => Some(TaskKind::Format),
-        (None, Some(_)) => Some(TaskKind::ToolCall),
-        (None, None) => None,
     }
 }
 

@@ -2,9 +2,12 @@
 
 use std::time::Instant;
 
+use axum::http::StatusCode;
 use engine::RequestError;
+use mcp::Servers;
 use serde::de::IgnoredAny;
 
+use super::tool_loop::{CancelOnDrop, on_thread};
 use crate::{
     image::NO_IMAGES,
     server::{
@@ -29,7 +32,7 @@ pub(crate) struct ParsedRequest<F: ApiFormat> {
     /// Bytes of stored items that belong to the prompt.
     pub attached: usize,
     /// Held for the files of fetched images.
-    _file_charge: Option<ImageCharge>,
+    pub file_charge: Option<ImageCharge>,
     /// Held for the tensors of images.
     pub image_charge: Option<ImageCharge>,
 }
@@ -71,7 +74,7 @@ impl<F: ApiFormat> ParsedRequest<F> {
             tenant,
             deadline,
             attached,
-            _file_charge: None,
+            file_charge: None,
             image_charge: None,
         })
     }
@@ -87,12 +90,28 @@ impl<F: ApiFormat> ParsedRequest<F> {
         preparation: &Preparation,
     ) -> Result<usize, ApiError> {
         let Some(conversation) = F::conversation(&mut self.valid.prompts) else { return Ok(0) };
-        self._file_charge = images::fetch(&mut conversation.images, state, preparation).await?;
+        self.file_charge = images::fetch(&mut conversation.images, state, preparation).await?;
         let memory = images::memory(&conversation.images, &self.server.model)?;
         if memory.tensors > 0 {
             self.image_charge = Some(preparation.charge_images(memory.tensors, F::PROMPT).await?);
         }
         Ok(memory.decoding + memory.tensors)
+    }
+
+    /// Asks the MCP servers that the request names for their tools.
+    ///
+    /// # Errors
+    /// 400: it names one that is not configured. A server that fails is no error yet.
+    pub(crate) async fn list_mcp_tools(&mut self) -> Result<(), ApiError> {
+        let Some((mcp, _)) = F::mcp(&mut self.valid.prompts) else { return Ok(()) };
+        let servers = mcp.named(self.server.common.mcp.get())?;
+        let (asked, cancel) = (servers.clone(), CancelOnDrop::default());
+        let own = cancel.0.clone();
+        let lists = on_thread(move || Servers::list(&asked, &own)).await;
+        let lists =
+            lists.ok_or_else(|| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "a thread failed"))?;
+        mcp.give_lists(servers, lists);
+        Ok(())
     }
 
     /// Claims the idempotency key, if there is one; waits while another request with the key runs.

@@ -89,11 +89,11 @@ impl<F: ApiFormat> Frames<F> {
                 }
             };
             match next {
-                Some(Ok((index, event))) => {
-                    let pieces = self.completion.pieces(index, event);
+                Some(Ok(event)) => {
+                    let pieces = self.completion.pieces(event);
                     self.push(pieces);
                 }
-                Some(Err(error)) => self.fail(&ApiError::from_engine(&error, F::PROMPT)),
+                Some(Err(error)) => self.fail(&error),
                 None => {
                     let last = self.completion.end();
                     self.push(last);

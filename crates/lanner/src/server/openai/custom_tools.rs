@@ -11,7 +11,7 @@ use super::error::ApiError;
 const INPUT: &str = "input";
 
 /// The custom tools of a request.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct CustomTools {
     names: BTreeSet<String>,
     /// Where the request has them.

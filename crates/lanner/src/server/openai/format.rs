@@ -12,6 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     error::ApiError,
+    mcp::{McpRequest, ToolEvent, ToolPlan},
     params::{GenerateParams, ValidRequest},
     usage::{Timings, Usage},
 };
@@ -25,7 +26,7 @@ use crate::{
 };
 
 /// The choices of one route.
-pub trait ChoiceFormat: Sized + Send + 'static {
+pub(crate) trait ChoiceFormat: Sized + Send + 'static {
     type Request: DeserializeOwned + TryInto<ValidRequest<Self::Prompts>, Error = ApiError>;
     type Prompts: Send + Sync;
     /// The part of a choice in one chunk of a stream.
@@ -54,6 +55,18 @@ pub trait ChoiceFormat: Sized + Send + 'static {
         prompts: Self::Prompts,
         params: &GenerateParams,
     ) -> Result<(Self, Vec<Prompt>), ApiError>;
+    /// The MCP tools that the request asks for, and the conversation that is to offer them.
+    fn mcp(_: &mut Self::Prompts) -> Option<(&mut McpRequest, &mut Conversation)> {
+        None
+    }
+    /// The calls of MCP tools that the answer makes, if it may; asked once.
+    fn take_tool_plan(&mut self) -> Option<ToolPlan> {
+        None
+    }
+    /// The piece of what happens to a call of an MCP tool.
+    fn tool_piece(&mut self, _: ToolEvent) -> Option<Self::Piece> {
+        None
+    }
     /// The piece before a choice's first token.
     fn first_piece(&mut self, choice: usize) -> Option<Self::Piece>;
     fn piece(&mut self, choice: usize, event: ChoiceEvent) -> Option<Self::Piece>;
@@ -62,7 +75,7 @@ pub trait ChoiceFormat: Sized + Send + 'static {
 }
 
 /// Puts the choices of a route into OpenAI's envelope.
-pub struct OpenAi<F> {
+pub(crate) struct OpenAi<F> {
     format: F,
     unfinished: usize,
     return_progress: bool,
@@ -136,6 +149,18 @@ impl<F: ChoiceFormat> ApiFormat for OpenAi<F> {
         let (format, prompts) = F::prepare(model, prompts, params)?;
         let (unfinished, return_progress) = (prompts.len() * params.n, params.return_progress);
         Ok((OpenAi { format, unfinished, return_progress, started: None }, prompts))
+    }
+
+    fn mcp(prompts: &mut F::Prompts) -> Option<(&mut McpRequest, &mut Conversation)> {
+        F::mcp(prompts)
+    }
+
+    fn take_tool_plan(&mut self) -> Option<ToolPlan> {
+        self.format.take_tool_plan()
+    }
+
+    fn on_tool(&mut self, _: &AnswerInfo, event: ToolEvent) -> Vec<Chunk<F::Piece>> {
+        self.format.tool_piece(event).map(|piece| Chunk::Choice(0, piece, None)).into_iter().collect()
     }
 
     fn begin(&mut self, answer: &AnswerInfo) -> Vec<Chunk<F::Piece>> {

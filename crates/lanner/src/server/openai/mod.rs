@@ -12,6 +12,7 @@ pub mod error;
 pub mod fields;
 mod fingerprint;
 mod format;
+pub mod mcp;
 mod params;
 mod prompt;
 mod request;
@@ -19,12 +20,12 @@ pub mod rerank;
 pub mod responses;
 pub mod usage;
 
-pub(crate) use self::format::Envelope;
+pub(crate) use self::format::{Envelope, OpenAi};
 pub use self::{
     constraint::AnswerFormat,
     count::{MAX_MESSAGES, MAX_PROMPT_VALUES, MAX_VALUES},
     fingerprint::fingerprint,
-    format::{OpenAi, finish_reason, prompt_error},
+    format::{finish_reason, prompt_error},
     params::{GenerateParams, Reply, ValidRequest},
     prompt::PromptInput,
     request::parse,

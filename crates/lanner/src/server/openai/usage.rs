@@ -67,9 +67,23 @@ pub struct LannerUsage {
     /// Whether the answer thinks; omitted if the model cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<ThinkingUsage>,
+    /// What an answer with MCP tools took; omitted without them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp: Option<McpUsage>,
     /// Why the answer may differ from the model's own, each reason once; omitted if none applies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lossy: Vec<&'static str>,
+}
+
+/// Steps of an answer with MCP tools; all other figures are sums over them.
+#[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
+pub struct McpUsage {
+    /// Times that the model was asked.
+    pub steps: usize,
+    /// Calls that this server made.
+    pub calls: usize,
+    /// Bytes of their results.
+    pub result_bytes: usize,
 }
 
 /// The thinking of an answer.
@@ -158,6 +172,15 @@ impl Usage {
             thinking.answer_tokens += finish.completion_tokens.saturating_sub(finish.reasoning_tokens);
             thinking.cut = thinking.cut.or(finish.cut.map(cut));
         }
+    }
+
+    /// [`add`](Usage::add) of a step of an answer that calls tools, one after the other.
+    pub fn add_step(&mut self, finish: &Finish, context: impl Fn(usize) -> MissContext) {
+        let before = self.timing;
+        self.add(finish, true, context);
+        self.timing = before;
+        self.timing.add(&finish.timing);
+        self.lanner.mcp.get_or_insert_default().steps += 1;
     }
 
     pub fn timings(&self) -> Timings {

@@ -215,6 +215,19 @@ pub(crate) struct VersionAnswer {
     version: String,
 }
 
+/// The MCP servers that requests may name.
+#[derive(JsonSchema)]
+pub(crate) struct McpServersAnswer {
+    object: String,
+    data: Vec<McpServerAnswer>,
+}
+
+#[derive(JsonSchema)]
+struct McpServerAnswer {
+    /// For tools of type `mcp`.
+    server_label: String,
+}
+
 /// The main counters of the server.
 #[derive(JsonSchema)]
 pub(crate) struct StatsAnswer {

@@ -5,9 +5,10 @@ use serde_json::json;
 use super::{
     answers::{
         CacheAnswer, CancelAnswer, CountAnswer, DeleteAnswer, DetokenizeAnswer, HealthAnswer,
-        InputItemsAnswer, LoadAnswer, ModelAnswer, ModelListAnswer, OllamaEmbedAnswer, OllamaEmbeddingAnswer,
-        OllamaModelsAnswer, OllamaPullLine, OllamaShowAnswer, PullAnswer, PullProgressLine, StatsAnswer,
-        TemplateAnswer, TokenizeAnswer, TokenizerAnswer, UnloadAnswer, VersionAnswer,
+        InputItemsAnswer, LoadAnswer, McpServersAnswer, ModelAnswer, ModelListAnswer, OllamaEmbedAnswer,
+        OllamaEmbeddingAnswer, OllamaModelsAnswer, OllamaPullLine, OllamaShowAnswer, PullAnswer,
+        PullProgressLine, StatsAnswer, TemplateAnswer, TokenizeAnswer, TokenizerAnswer, UnloadAnswer,
+        VersionAnswer,
     },
     operation::{NDJSON, Operation, SSE},
     statuses::{ADMIN, ENGINE, LOAD, MODEL, NOT_FOUND, PAGE, PULL, STORE, UNHEALTHY},
@@ -153,6 +154,11 @@ fn ollama() -> Vec<Operation> {
         Operation::json::<OllamaShowAnswer>("post", "/api/show", "Describes the served model.")
             .takes::<ShowBody>(json!({ "model": "default" }))
             .fails(MODEL),
+        Operation::json::<McpServersAnswer>(
+            "get",
+            "/v1/mcp",
+            "The MCP servers whose tools requests may use.",
+        ),
         Operation::json::<VersionAnswer>("get", "/api/version", "The version of Ollama's API."),
         Operation::json::<OllamaPullLine>("post", "/api/pull", "Downloads a model.")
             .takes::<PullBody>(json!({ "model": "ORG/NAME", "stream": false }))

@@ -220,7 +220,7 @@ pub(super) const MODEL: [Field; 2] = [
 ];
 
 /// Routes without a body, and unknown ones.
-pub(super) const OTHERS: [&str; 48] = [
+pub(super) const OTHERS: [&str; 49] = [
     "POST /api/create",
     "POST /api/copy",
     "POST /api/push",
@@ -258,6 +258,7 @@ pub(super) const OTHERS: [&str; 48] = [
     "GET /openapi.json",
     "POST /api/blobs/sha256:00",
     "GET /version",
+    "GET /v1/mcp",
     "GET /v1/stats",
     "GET /v1/stats/history?by=day&days=3",
     "GET /v1/stats/history?days=%00&by=",

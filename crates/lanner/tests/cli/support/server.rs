@@ -15,7 +15,7 @@ use lanner::{
     hub::HubConfig,
     image_url::{AllowedHost, ImageUrls},
     model::Model,
-    server::{self, AppState, Server},
+    server::{self, AppState, McpAccess, Server},
     source::ModelLocation,
 };
 use serde_json::{Map, Value, json};
@@ -88,6 +88,8 @@ pub(crate) struct Setup {
     pub vision: bool,
     /// Hosts from which images are fetched.
     pub allow_image_urls: Vec<AllowedHost>,
+    /// MCP servers that requests may use.
+    pub mcp: Option<McpAccess>,
 }
 
 impl Default for Setup {
@@ -112,6 +114,7 @@ impl Default for Setup {
             store: None,
             vision: false,
             allow_image_urls: vec![],
+            mcp: None,
         }
     }
 }
@@ -198,6 +201,7 @@ impl Setup {
         if !config.allow_image_urls.is_empty() {
             host.set_image_urls(ImageUrls::new(config.allow_image_urls.clone()));
         }
+        self.mcp.into_iter().for_each(|access| host.set_mcp(access));
         let served = host.clone();
         runtime.spawn(async move { server::serve(listener, served, &config).await });
         TestServer { address, host, requests, runtime: Some(runtime) }
@@ -235,6 +239,11 @@ impl TestServer {
 
     pub(crate) fn last_prompt(&self) -> String {
         vision_tokenizer().decode(&self.last_request().prompt, false).unwrap()
+    }
+
+    /// The prompts of all requests to the engine.
+    pub(crate) fn prompts(&self) -> Vec<Vec<u32>> {
+        self.requests.lock().unwrap().iter().map(|request| request.prompt.clone()).collect()
     }
 
     /// Number of requests to the engine.

@@ -2,6 +2,7 @@
 
 mod custom;
 mod functions;
+mod mcp_calls;
 mod request;
 mod response;
 mod thinking;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{
     custom, functions,
+    mcp_calls::{self, ApprovedCalls, McpApproval},
     thinking::{MAX_ESCAPE_BYTES, ThinkingFields, ThinkingObject, ThinkingSwitch, Thinks},
 };
 use crate::{
@@ -20,6 +21,7 @@ use crate::{
             custom_tools::{CustomTools, rename_functions},
             error::ApiError,
             fields,
+            mcp::McpRequest,
             params::ValidRequest,
             request::{RouteParams, request_body},
         },
@@ -33,7 +35,8 @@ request_body! {
         /// The conversation, at least one message.
         #[schemars(with = "Vec<ChatMessage>", length(min = 1))]
         messages: Vec<Value>,
-        /// Functions and custom tools that the model may call.
+        /// Functions and custom tools that the model may call, and MCP servers whose tools this
+        /// server calls itself.
         #[schemars(with = "Option<Vec<ChatTool>>")]
         tools: Option<Vec<Value>>,
         /// `auto` with tools by default.
@@ -42,6 +45,8 @@ request_body! {
         /// Allow several calls in an answer.
         #[schemars(extend("default" = true))]
         parallel_tool_calls: Option<bool>,
+        /// Approves or refuses calls of MCP tools that the last answer made.
+        mcp_approvals: Option<Vec<McpApproval>>,
         /// Whether the answer thinks; with `auto`, rules decide.
         enable_thinking: Option<ThinkingSwitch>,
         /// Anthropic's: whether the answer thinks, and its budget.
@@ -118,6 +123,10 @@ pub struct ChatPrompt {
     pub functions: bool,
     /// Names of the tools whose calls have an input instead of arguments.
     pub custom_tools: BTreeSet<String>,
+    /// Tools that this server calls; they are not offered in the conversation yet.
+    pub mcp: Option<McpRequest>,
+    /// Calls of them that need no further approval.
+    pub(super) approvals: ApprovedCalls,
 }
 
 impl TryFrom<ChatRequest> for ValidRequest<ChatPrompt> {
@@ -130,9 +139,16 @@ impl TryFrom<ChatRequest> for ValidRequest<ChatPrompt> {
         accepted::store(request.store);
         let functions = request.replace_functions()?;
         let custom = request.replace_custom_tools()?;
-        let tools = request.tools(&custom)?;
+        let mcp = request.take_mcp(&custom)?;
+        let tools = if mcp.is_some() { None } else { request.tools(&custom)? };
         let (thinks, thinking) = request.thinking_fields().validate()?;
-        let conversation = request.conversation(tools.is_some(), thinks)?;
+        let mut conversation = request.conversation(tools.is_some(), thinks)?;
+        let approvals = request.mcp_approvals.take().unwrap_or_default();
+        if mcp.is_none() && !approvals.is_empty() {
+            let message = "mcp_approvals go with the tools of type `mcp` that they approve calls of";
+            return Err(ApiError::invalid("mcp_approvals", message));
+        }
+        let approvals = mcp_calls::add_approvals(&mut conversation.messages, approvals)?;
         let logprobs = request.alternatives()?;
         let shared = request.take_shared();
         let max_tokens = request.max_completion_tokens.or(shared.max_tokens);
@@ -141,7 +157,8 @@ impl TryFrom<ChatRequest> for ValidRequest<ChatPrompt> {
         }
         let route =
             RouteParams { max_tokens, logprobs, prompt_logprobs: false, prompt_only: false, tools, thinking };
-        shared.validate(ChatPrompt { conversation, functions, custom_tools: custom.into_names() }, route)
+        let custom_tools = custom.into_names();
+        shared.validate(ChatPrompt { conversation, functions, custom_tools, mcp, approvals }, route)
     }
 }
 
@@ -168,6 +185,7 @@ impl ChatRequest {
             let Some(content) = message.get_mut("content") else { continue };
             images::take(content, &mut images, &format!("messages[{index}].content"))?;
         }
+        mcp_calls::as_tool_messages(&mut self.messages)?;
         let continue_final_message = self.continue_final_message.unwrap_or(false);
         let add_generation_prompt = self.add_generation_prompt.unwrap_or(!continue_final_message);
         if continue_final_message && add_generation_prompt {
@@ -207,6 +225,23 @@ impl ChatRequest {
         custom::as_function_calls(&mut self.messages)?;
         self.tool_choice.iter_mut().for_each(custom::as_function_choice);
         custom::as_functions(self.tools.as_deref_mut().unwrap_or_default())
+    }
+
+    /// Takes the MCP tools, and with them all others, out of the request.
+    fn take_mcp(&mut self, custom: &CustomTools) -> Result<Option<McpRequest>, ApiError> {
+        let (choice, parallel) = (self.tool_choice.as_ref(), self.parallel_tool_calls);
+        let mcp = McpRequest::take(&mut self.tools, choice, parallel, custom)?;
+        let beside = |field: &str| {
+            let message = format!("{field} and tools of type `mcp` exclude each other");
+            Err(ApiError::invalid(field, message))
+        };
+        match mcp.is_some() {
+            true if self.n.is_some_and(|n| n != 1) => beside("n"),
+            true if self.ignore_eos == Some(true) => beside("ignore_eos"),
+            true if self.idempotency_key.is_some() => beside("idempotency_key"),
+            true if self.continue_final_message == Some(true) => beside("continue_final_message"),
+            _ => Ok(mcp),
+        }
     }
 
     fn tools(&self, custom: &CustomTools) -> Result<Option<Arc<ToolSet>>, ApiError> {

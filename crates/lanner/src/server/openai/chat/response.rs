@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::{
     ChatPrompt, ChatRequest,
+    mcp_calls::{ApprovedCalls, McpCall, McpCallWriter, pending},
     tool_calls::{CallWriter, Function, FunctionDelta, ToolCall, ToolCallDelta},
 };
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
     server::openai::{
         error::ApiError,
         format::{self, ChoiceFormat, finite, prompt_error},
+        mcp::{McpRequest, ToolEvent, ToolPlan},
         params::GenerateParams,
     },
 };
@@ -29,6 +31,8 @@ pub struct ChatFormat {
     /// Report calls as the deprecated `function_call`.
     functions: bool,
     calls: CallWriter,
+    mcp: McpCallWriter,
+    plan: Option<ToolPlan>,
 }
 
 #[derive(Debug, JsonSchema, Serialize)]
@@ -56,6 +60,9 @@ struct MessageDelta {
     tool_calls: Vec<ToolCallDelta>,
     #[serde(skip_serializing_if = "Option::is_none")]
     function_call: Option<FunctionDelta>,
+    /// Calls that this server has made, each whole, in the order of their ends.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mcp_calls: Vec<McpCall>,
 }
 
 #[derive(Debug, JsonSchema, Serialize)]
@@ -89,6 +96,9 @@ struct Message {
     tool_calls: Vec<ToolCall>,
     #[serde(skip_serializing_if = "Option::is_none")]
     function_call: Option<Function>,
+    /// Calls that this server has made.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mcp_calls: Vec<McpCall>,
     refusal: Option<()>,
 }
 
@@ -133,10 +143,31 @@ impl ChoiceFormat for ChatFormat {
         prompt: ChatPrompt,
         params: &GenerateParams,
     ) -> Result<(ChatFormat, Vec<Prompt>), ApiError> {
-        let ChatPrompt { conversation, functions, custom_tools } = prompt;
+        let ChatPrompt { conversation, functions, custom_tools, mcp, approvals } = prompt;
         let prompt = model.chat_prompt(&conversation).map_err(|error| prompt_error(&error, Self::PROMPT))?;
         let (calls, logprobs) = (CallWriter::new(custom_tools), params.logprobs.is_some());
-        Ok((ChatFormat { model: model.clone(), logprobs, functions, calls }, vec![prompt]))
+        let ApprovedCalls { approved, refused } = approvals;
+        let plan = mcp.and_then(McpRequest::into_offered).map(|offered| {
+            let pending = pending(approved, &conversation.messages, &offered)?;
+            Ok::<_, ApiError>(ToolPlan { offered, conversation, pending, refused, max_calls: None })
+        });
+        let plan = plan.transpose()?;
+        let mcp = McpCallWriter::new(plan.as_ref());
+        Ok((ChatFormat { model: model.clone(), logprobs, functions, calls, mcp, plan }, vec![prompt]))
+    }
+
+    fn mcp(prompt: &mut ChatPrompt) -> Option<(&mut McpRequest, &mut Conversation)> {
+        Some((prompt.mcp.as_mut()?, &mut prompt.conversation))
+    }
+
+    fn take_tool_plan(&mut self) -> Option<ToolPlan> {
+        self.plan.take()
+    }
+
+    fn tool_piece(&mut self, event: ToolEvent) -> Option<ChatDelta> {
+        let call = self.mcp.on_event(event)?;
+        let delta = MessageDelta { mcp_calls: vec![call], ..Default::default() };
+        Some(ChatDelta { index: 0, delta, logprobs: None, finish_reason: None, finish_details: None })
     }
 
     fn first_piece(&mut self, choice: usize) -> Option<ChatDelta> {
@@ -185,6 +216,7 @@ impl ChoiceFormat for ChatFormat {
             message.content = message.content.take().filter(|content| !content.is_empty());
             call.append_to(&mut message.function_call);
         }
+        message.mcp_calls.extend(piece.delta.mcp_calls);
         if let Some(text) = piece.delta.reasoning_content {
             message.reasoning_content.get_or_insert_default().push_str(&text);
             message.reasoning.get_or_insert_default().push_str(&text);
@@ -208,8 +240,15 @@ impl ChatFormat {
                 let (reasoning, reasoning_content) = (Some(text.clone()), Some(text));
                 return Some(MessageDelta { reasoning, reasoning_content, ..empty });
             }
-            Delta::ToolCall { index, id, name } => self.calls.begin(choice, index, id, name),
-            Delta::ToolArguments { index, arguments } => self.calls.arguments(choice, index, arguments),
+            // Clients number the calls that are theirs.
+            Delta::ToolCall { index, name, id } => {
+                let index = self.mcp.begin(index, &name);
+                index.map_or(vec![], |index| self.calls.begin(choice, index, id, name))
+            }
+            Delta::ToolArguments { index, arguments } => {
+                let index = self.mcp.own_index(index);
+                index.map_or(vec![], |index| self.calls.arguments(choice, index, arguments))
+            }
         };
         if self.functions {
             let function_call = calls.into_iter().find_map(ToolCallDelta::into_function);

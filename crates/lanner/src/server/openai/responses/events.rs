@@ -60,6 +60,16 @@ pub(crate) enum EventBody {
         name: String,
         arguments: String,
     },
+    McpCallDone {
+        item_id: String,
+        output_index: usize,
+        arguments: String,
+    },
+    /// A list of tools or a call that goes on, or has ended.
+    McpProgress {
+        item_id: String,
+        output_index: usize,
+    },
     CustomCallDone {
         item_id: String,
         output_index: usize,

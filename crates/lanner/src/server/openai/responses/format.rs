@@ -7,6 +7,8 @@ use serde::Serialize;
 
 use super::{
     events::{EventBody, PartPosition, StreamEvent},
+    mcp_approvals::pending,
+    mcp_items::McpItems,
     output::{ContentPart, ItemStatus, OutputItem},
     request::{ResponsesPrompt, ResponsesRequest},
     response::{IncompleteDetails, ResponseError, ResponseObject, ResponseStatus},
@@ -20,7 +22,12 @@ use crate::{
         Server,
         format::{AnswerInfo, ApiFormat, Frame},
         openai::{
-            GenerateParams, chat::TokenLogprob, custom_input::CustomInput, error::ApiError, prompt_error,
+            GenerateParams,
+            chat::TokenLogprob,
+            custom_input::CustomInput,
+            error::ApiError,
+            mcp::{McpRequest, ToolEvent, ToolPlan},
+            prompt_error,
         },
         protocol::Protocol,
         tenant::Tenant,
@@ -33,7 +40,7 @@ const CUSTOM_DELTA: &str = "response.custom_tool_call_input.delta";
 /// Writes the response to one request.
 pub struct ResponsesFormat {
     model: Arc<Model>,
-    response: ResponseObject,
+    pub(super) response: ResponseObject,
     /// The item being written; the response has those before it.
     open: Option<OutputItem>,
     /// Whitespace that is content only if more follows, or nothing else does.
@@ -46,6 +53,8 @@ pub struct ResponsesFormat {
     with_logprobs: bool,
     encrypts_reasoning: bool,
     turn: StoredTurn,
+    pub(super) mcp: McpItems,
+    plan: Option<ToolPlan>,
 }
 
 /// The stored part of this turn, its store and its tenant; dropping it before its end stores that
@@ -70,6 +79,7 @@ impl ApiFormat for ResponsesFormat {
     const ID_PREFIX: &'static str = "resp_";
     const ROUTE: &'static str = "response";
     const PROMPT: &'static str = "input";
+    const LISTS_MCP_SERVERS: bool = true;
 
     fn attach(prompt: &mut ResponsesPrompt, server: &Server, tenant: &Tenant) -> Result<usize, ApiError> {
         prompt.resolve(&server.common.responses, tenant)
@@ -79,16 +89,43 @@ impl ApiFormat for ResponsesFormat {
         Some(&mut prompt.conversation)
     }
 
+    fn mcp(prompt: &mut ResponsesPrompt) -> Option<(&mut McpRequest, &mut Conversation)> {
+        Some((prompt.mcp.as_mut()?, &mut prompt.conversation))
+    }
+
+    fn take_tool_plan(&mut self) -> Option<ToolPlan> {
+        self.plan.take()
+    }
+
+    fn on_tool(&mut self, _: &AnswerInfo, event: ToolEvent) -> Vec<StreamEvent> {
+        match event {
+            ToolEvent::Listed(listed) => self.listed(listed),
+            // The client knows.
+            ToolEvent::Refused { .. } => vec![],
+            ToolEvent::Started(call) => self.begun(call),
+            ToolEvent::Written => {
+                self.leading_space.clear();
+                self.close(ItemStatus::Completed)
+            }
+            ToolEvent::Done { call, output } => self.done(&call, output),
+        }
+    }
+
     fn prepare(
         model: &Arc<Model>,
         prompt: ResponsesPrompt,
         params: &GenerateParams,
     ) -> Result<(ResponsesFormat, Vec<Prompt>), ApiError> {
-        let ResponsesPrompt { items, conversation, mut echo, store, .. } = prompt;
+        let ResponsesPrompt { items, conversation, approved, mut echo, store, mcp, .. } = prompt;
+        let offered = mcp.and_then(McpRequest::into_offered);
+        let pending = pending(approved, offered.as_ref())?;
         let input = StoredItem::all(&items).into();
         drop(items);
         let rendered = model.chat_prompt(&conversation);
         let rendered = rendered.map_err(|error| prompt_error(&error, Self::PROMPT))?;
+        let max_calls = echo.max_tool_calls;
+        let plan =
+            offered.map(|offered| ToolPlan { offered, conversation, pending, refused: vec![], max_calls });
         let sampling = params.overrides.sampling(&model.engine.info().default_sampling);
         (echo.temperature, echo.top_p) = (shortest(sampling.temperature), shortest(sampling.top_p));
         let response = ResponseObject {
@@ -117,6 +154,8 @@ impl ApiFormat for ResponsesFormat {
             with_logprobs: params.logprobs.is_some(),
             encrypts_reasoning: prompt.encrypts_reasoning,
             turn: StoredTurn { store, input },
+            mcp: McpItems::new(plan.as_ref()),
+            plan,
         };
         Ok((format, vec![rendered]))
     }
@@ -219,6 +258,9 @@ impl ResponsesFormat {
 
     fn call(&mut self, call_id: String, name: String) -> Vec<StreamEvent> {
         self.leading_space.clear();
+        if let Some(item) = self.mcp.item(&name, &self.item_id("mcp"), &self.item_id("mcpr")) {
+            return self.begin_mcp(call_id, item);
+        }
         let is_custom = self.custom_tools.contains(&name);
         let prefix = if is_custom { "ctc" } else { "fc" };
         self.custom_input = CustomInput::default();
@@ -226,9 +268,14 @@ impl ResponsesFormat {
     }
 
     fn arguments(&mut self, more: String) -> Vec<StreamEvent> {
-        let (name, delta) = match &self.open {
+        let (name, delta) = match &mut self.open {
             Some(OutputItem::FunctionCall { .. }) => ("response.function_call_arguments.delta", more),
             Some(OutputItem::CustomToolCall { .. }) => (CUSTOM_DELTA, self.custom_input.push(&more)),
+            Some(OutputItem::McpCall { .. }) => ("response.mcp_call_arguments.delta", more),
+            Some(item @ OutputItem::McpApprovalRequest { .. }) => {
+                item.append(&more, vec![]);
+                return vec![];
+            }
             _ => return vec![],
         };
         self.call_delta(name, delta).into_iter().collect()
@@ -254,7 +301,7 @@ impl ResponsesFormat {
     }
 
     /// Begins an item; the one before it is complete.
-    fn open(&mut self, mut item: OutputItem) -> Vec<StreamEvent> {
+    pub(super) fn open(&mut self, mut item: OutputItem) -> Vec<StreamEvent> {
         let mut events = self.close(ItemStatus::Completed);
         let output_index = self.response.output.len();
         let body = EventBody::Item { output_index, item: item.clone() };
@@ -268,7 +315,7 @@ impl ResponsesFormat {
     }
 
     /// Ends the item being written.
-    fn close(&mut self, status: ItemStatus) -> Vec<StreamEvent> {
+    pub(super) fn close(&mut self, status: ItemStatus) -> Vec<StreamEvent> {
         let mut events = vec![];
         if let Some(OutputItem::CustomToolCall { .. }) = self.open {
             let rest = self.custom_input.finish();
@@ -290,7 +337,10 @@ impl ResponsesFormat {
         }
         events.extend(self.call_done(&item, output_index));
         self.response.output.push(item.clone());
-        events.push(self.event("response.output_item.done", EventBody::Item { output_index, item }));
+        // A call of this server is done when it has its result.
+        if !item.is_unfinished_call() {
+            events.push(self.event("response.output_item.done", EventBody::Item { output_index, item }));
+        }
         events
     }
 
@@ -304,19 +354,25 @@ impl ResponsesFormat {
                 let done = EventBody::CustomCallDone { item_id, output_index, input };
                 vec![self.event("response.custom_tool_call_input.done", done)]
             }
-            OutputItem::Message { .. } | OutputItem::Reasoning { .. } => vec![],
+            OutputItem::McpCall { id: item_id, arguments, .. } => {
+                let done = EventBody::McpCallDone { item_id, output_index, arguments };
+                vec![self.event("response.mcp_call_arguments.done", done)]
+            }
+            OutputItem::Message { .. }
+            | OutputItem::Reasoning { .. }
+            | OutputItem::McpListTools { .. }
+            | OutputItem::McpApprovalRequest { .. } => vec![],
         }
     }
 
     /// Ends the last item. An answer without any is an empty message.
     fn finish_output(&mut self, status: ItemStatus) -> Vec<StreamEvent> {
         let mut events = vec![];
-        let wrote_call = matches!(
-            self.open.as_ref().or(self.response.output.last()),
-            Some(OutputItem::FunctionCall { .. } | OutputItem::CustomToolCall { .. })
-        );
+        let last = self.open.as_ref().or(self.response.output.last());
+        let wrote_call = last.is_some_and(OutputItem::is_call);
         let space = std::mem::take(&mut self.leading_space);
-        let is_empty = self.open.is_none() && self.response.output.is_empty();
+        let is_list = |item: &OutputItem| matches!(item, OutputItem::McpListTools { .. });
+        let is_empty = self.open.is_none() && self.response.output.iter().all(is_list);
         if is_empty || !wrote_call && !space.is_empty() {
             events.extend(self.open(OutputItem::message(self.item_id("msg"))));
             let delta = (!space.is_empty())
@@ -330,7 +386,7 @@ impl ResponsesFormat {
 
 /// Events.
 impl ResponsesFormat {
-    fn event(&mut self, r#type: &'static str, body: EventBody) -> StreamEvent {
+    pub(super) fn event(&mut self, r#type: &'static str, body: EventBody) -> StreamEvent {
         let sequence_number = self.num_events;
         self.num_events += 1;
         StreamEvent { r#type, sequence_number, body }
@@ -350,7 +406,7 @@ impl ResponsesFormat {
     }
 
     /// Of the next item; the same for a replayed answer.
-    fn item_id(&self, prefix: &str) -> String {
+    pub(super) fn item_id(&self, prefix: &str) -> String {
         let answer = self.response.id.trim_start_matches(Self::ID_PREFIX);
         let next = self.response.output.len() + usize::from(self.open.is_some());
         format!("{prefix}_{answer}{next:02x}")

@@ -5,9 +5,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::item_fields::keep_known;
+use super::{
+    item_fields::keep_known,
+    mcp_approvals::{Approvals, called_name},
+};
 use crate::{
     image::Images,
+    mcp_tools::{ToolCall, ToolOutput, tool_message},
     sampling,
     server::{
         images::{append_image, append_text, not_read},
@@ -60,6 +64,7 @@ fn identified(index: usize, mut item: Value) -> Result<Value, ApiError> {
             Some("reasoning") => "rs",
             Some("function_call") => "fc",
             Some("function_call_output") => "fco",
+            Some("mcp_approval_response") => "mcpa",
             _ => "item",
         };
         fields.insert("id".into(), format!("{prefix}_{:016x}", sampling::random()).into());
@@ -80,7 +85,8 @@ pub(super) fn messages(
     history: &[Value],
     items: &[Value],
 ) -> Result<(Vec<Value>, Images), ApiError> {
-    let mut turns = Turns::default();
+    let approvals = Approvals::new(history.iter().chain(items));
+    let mut turns = Turns { approvals, messages: vec![], images: Images::default(), assistant: None };
     turns.messages.extend(instructions.map(|text| json!({ "role": "system", "content": text })));
     for (index, item) in history.iter().chain(items).enumerate() {
         // Items of the history have been checked.
@@ -90,8 +96,9 @@ pub(super) fn messages(
     Ok((merge_system(turns.messages), turns.images))
 }
 
-#[derive(Default)]
-struct Turns {
+struct Turns<'a> {
+    /// Of calls of MCP tools.
+    approvals: Approvals<'a>,
     messages: Vec<Value>,
     images: Images,
     assistant: Option<AssistantTurn>,
@@ -105,7 +112,7 @@ struct AssistantTurn {
     calls: Vec<Value>,
 }
 
-impl Turns {
+impl Turns<'_> {
     fn push(&mut self, index: usize, item: &Value) -> Result<(), ApiError> {
         let field = |name: &str| {
             item[name].as_str().ok_or_else(|| wrong(index, &format!(".{name}"), "must be a string"))
@@ -134,6 +141,33 @@ impl Turns {
                 self.messages.push(json!({ "role": "tool", "tool_call_id": id, "content": output }));
                 Ok(())
             }
+            "mcp_call" => {
+                let output = match (item["output"].as_str(), item["error"].as_str()) {
+                    (Some(output), _) => Ok(output.to_owned()),
+                    (None, error) => Err(error.unwrap_or("the call was cancelled").to_owned()),
+                };
+                self.mcp_call(
+                    field("id")?,
+                    field("server_label")?,
+                    [field("name")?, field("arguments")?],
+                    &output,
+                );
+                Ok(())
+            }
+            "mcp_approval_request" => {
+                let (id, label) = (field("id")?, field("server_label")?);
+                if !self.approvals.is_made(id) {
+                    let result = Ok(self.approvals.result(id));
+                    self.mcp_call(id, label, [field("name")?, field("arguments")?], &result);
+                }
+                Ok(())
+            }
+            "mcp_approval_response" => {
+                field("approval_request_id")?;
+                let is_answer = item["approve"].is_boolean();
+                is_answer.then_some(()).ok_or_else(|| wrong(index, ".approve", "must be true or false"))
+            }
+            "mcp_list_tools" => Ok(()),
             kind => Err(wrong(index, ".type", &format!("is `{kind}`, which is not supported"))),
         }
     }
@@ -187,6 +221,15 @@ impl Turns {
             }
         }
         Ok(joined)
+    }
+
+    /// A call of an MCP tool, and its result.
+    fn mcp_call(&mut self, id: &str, label: &str, [name, arguments]: [&str; 2], output: &ToolOutput) {
+        let name = called_name(label, name);
+        self.call(id, json!({ "name": name, "arguments": arguments }));
+        self.flush();
+        let call = ToolCall { id: id.to_owned(), name, arguments: String::new() };
+        self.messages.push(tool_message(&call, output));
     }
 
     fn call(&mut self, id: &str, function: Value) {

@@ -12,13 +12,20 @@ pub(super) fn keep_known(fields: &mut Map<String, Value>) {
         "reasoning" => &["content", "summary", "encrypted_content"],
         "function_call" => &["call_id", "name", "arguments"],
         "custom_tool_call" => &["call_id", "name", "input"],
+        "mcp_call" => &["approval_request_id", "server_label", "name", "arguments", "output", "error"],
+        "mcp_approval_request" => &["server_label", "name", "arguments"],
+        "mcp_approval_response" => &["approval_request_id", "approve", "reason"],
+        // The tools themselves are listed anew for each response.
+        "mcp_list_tools" => &["server_label", "error"],
         "function_call_output" | "custom_tool_call_output" => &["call_id", "output"],
         _ => &[],
     };
     fields.retain(|name, value| match name.as_str() {
         "type" | "id" => value.is_string(),
-        "status" => ["completed", "incomplete", "in_progress"].iter().any(|known| value == known),
+        "status" => ["completed", "incomplete", "in_progress", "failed"].iter().any(|known| value == known),
         name if !own.contains(&name) => false,
+        "approve" => value.is_boolean(),
+        "output" if kind == "mcp_call" => value.is_string(),
         "content" | "output" | "summary" => true,
         _ => value.is_string(),
     });
@@ -82,6 +89,16 @@ mod tests {
         check(
             json!({ "type": "function_call_output", "call_id": "c", "output": "1", "name": "x" }),
             json!({ "type": "function_call_output", "call_id": "c", "output": "1" }),
+        );
+        check(
+            json!({ "type": "mcp_call", "id": "m", "server_label": "s", "name": "f", "arguments": "{}",
+                "output": "1", "error": null, "status": "completed", "junk": 1 }),
+            json!({ "type": "mcp_call", "id": "m", "server_label": "s", "name": "f", "arguments": "{}",
+                "output": "1", "status": "completed" }),
+        );
+        check(
+            json!({ "type": "mcp_approval_response", "approval_request_id": "a", "approve": true, "reason": 1 }),
+            json!({ "type": "mcp_approval_response", "approval_request_id": "a", "approve": true }),
         );
         check(
             json!({ "type": "item_reference", "id": "a", "junk": 1 }),

@@ -4,6 +4,8 @@ mod events;
 mod format;
 mod input;
 mod item_fields;
+mod mcp_approvals;
+mod mcp_items;
 mod output;
 mod request;
 mod response;

@@ -1,10 +1,12 @@
 //! Output items of a response.
 
+use mcp::ToolInfo;
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::input::encode_reasoning;
-use crate::server::openai::chat::TokenLogprob;
+use crate::server::{openai::chat::TokenLogprob, schema::AnyObject};
 
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -38,6 +40,59 @@ pub(crate) enum OutputItem {
         name: String,
         input: String,
     },
+    /// The tools of an MCP server.
+    McpListTools {
+        id: String,
+        server_label: String,
+        tools: Vec<McpToolEntry>,
+        /// Why there are none; null if there are.
+        error: Option<String>,
+    },
+    /// A call that this server makes.
+    McpCall {
+        id: String,
+        status: McpCallStatus,
+        server_label: String,
+        name: String,
+        arguments: String,
+        output: Option<String>,
+        error: Option<String>,
+        /// Of the call's approval, if it needed one.
+        approval_request_id: Option<String>,
+    },
+    /// A call that this server makes once the client approves it.
+    McpApprovalRequest {
+        id: String,
+        server_label: String,
+        name: String,
+        arguments: String,
+    },
+}
+
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub(crate) struct McpToolEntry {
+    name: String,
+    description: Option<String>,
+    #[schemars(with = "AnyObject")]
+    input_schema: Value,
+    #[schemars(with = "Option<AnyObject>")]
+    annotations: Option<Value>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum McpCallStatus {
+    InProgress,
+    Completed,
+    Incomplete,
+    Failed,
+}
+
+impl From<ToolInfo> for McpToolEntry {
+    fn from(tool: ToolInfo) -> McpToolEntry {
+        let ToolInfo { name, description, input_schema, annotations } = tool;
+        McpToolEntry { name, description, input_schema, annotations }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
@@ -76,12 +131,31 @@ impl OutputItem {
         }
     }
 
+    /// Whether the answer calls a tool with it.
+    pub(crate) fn is_call(&self) -> bool {
+        matches!(
+            self,
+            OutputItem::FunctionCall { .. }
+                | OutputItem::CustomToolCall { .. }
+                | OutputItem::McpCall { .. }
+                | OutputItem::McpApprovalRequest { .. }
+        )
+    }
+
+    /// Whether this server has still to make the call.
+    pub(crate) fn is_unfinished_call(&self) -> bool {
+        matches!(self, OutputItem::McpCall { status: McpCallStatus::InProgress, .. })
+    }
+
     pub(crate) fn id(&self) -> &str {
         match self {
             OutputItem::Reasoning { id, .. }
             | OutputItem::Message { id, .. }
             | OutputItem::FunctionCall { id, .. }
-            | OutputItem::CustomToolCall { id, .. } => id,
+            | OutputItem::CustomToolCall { id, .. }
+            | OutputItem::McpListTools { id, .. }
+            | OutputItem::McpCall { id, .. }
+            | OutputItem::McpApprovalRequest { id, .. } => id,
         }
     }
 
@@ -89,7 +163,7 @@ impl OutputItem {
     pub(crate) fn part(&self) -> Option<&ContentPart> {
         match self {
             OutputItem::Reasoning { content, .. } | OutputItem::Message { content, .. } => content.first(),
-            OutputItem::FunctionCall { .. } | OutputItem::CustomToolCall { .. } => None,
+            _ => None,
         }
     }
 
@@ -108,7 +182,10 @@ impl OutputItem {
                 }
             }
             OutputItem::FunctionCall { arguments: text, .. }
-            | OutputItem::CustomToolCall { input: text, .. } => text.push_str(more),
+            | OutputItem::CustomToolCall { input: text, .. }
+            | OutputItem::McpCall { arguments: text, .. }
+            | OutputItem::McpApprovalRequest { arguments: text, .. } => text.push_str(more),
+            OutputItem::McpListTools { .. } => {}
         }
     }
 
@@ -121,7 +198,7 @@ impl OutputItem {
             OutputItem::Reasoning { content, .. } => {
                 (content, ContentPart::ReasoningText { text: String::new() })
             }
-            OutputItem::FunctionCall { .. } | OutputItem::CustomToolCall { .. } => return None,
+            _ => return None,
         };
         content.push(part.clone());
         Some(part)
@@ -138,6 +215,13 @@ impl OutputItem {
             OutputItem::Message { status, .. }
             | OutputItem::FunctionCall { status, .. }
             | OutputItem::CustomToolCall { status, .. } => *status = ended,
+            // A complete call is still to be made.
+            OutputItem::McpCall { status, .. } if ended == ItemStatus::Incomplete => {
+                *status = McpCallStatus::Incomplete;
+            }
+            OutputItem::McpCall { .. }
+            | OutputItem::McpListTools { .. }
+            | OutputItem::McpApprovalRequest { .. } => {}
         }
     }
 }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     input::{InputField, messages},
+    mcp_approvals::{ApprovedCall, approved},
     response::{ReasoningEcho, RequestEcho, TextEcho},
     store::{MAX_TAKEN, ResponseStore, TakeError, Taken},
     tools::{OfferedTools, chat_choice},
@@ -22,6 +23,7 @@ use crate::{
             chat::{ChatPrompt, ChatRequest},
             error::ApiError,
             fields,
+            mcp::McpRequest,
             params::ValidRequest,
             request::request_body,
         },
@@ -64,7 +66,8 @@ request_body! {
         metadata: Option<Map<String, Value>>,
         text: Option<TextField>,
         reasoning: Option<ReasoningField>,
-        /// Functions and custom tools that the model may call.
+        /// Functions and custom tools that the model may call, and MCP servers whose tools this
+        /// server calls itself.
         #[schemars(with = "Option<Vec<AnyObject>>")]
         tools: Option<Vec<Value>>,
         /// `auto` with tools by default.
@@ -76,7 +79,8 @@ request_body! {
         /// Maximum number of new tokens; the rest of the context by default.
         #[schemars(range(min = 1))]
         max_output_tokens: Option<usize>,
-        /// No effect.
+        /// Most calls of MCP tools in the response; the server's own limit by default.
+        #[schemars(range(min = 1))]
         max_tool_calls: Option<u64>,
         /// Alternatives per token.
         #[schemars(range(max = fields::MAX_TOP_LOGPROBS), extend("default" = 0))]
@@ -133,6 +137,10 @@ pub struct ResponsesPrompt {
     /// Without messages until the items are resolved.
     pub conversation: Conversation,
     pub custom_tools: BTreeSet<String>,
+    /// Tools that this server calls; they are not offered in the conversation yet.
+    pub mcp: Option<McpRequest>,
+    /// Calls of them that the items approve.
+    pub(super) approved: Vec<ApprovedCall>,
     /// The client sends reasoning back as it gets it, encoded.
     pub encrypts_reasoning: bool,
     pub echo: RequestEcho,
@@ -172,6 +180,7 @@ impl ResponsesPrompt {
         self.store = self.echo.store.then(|| (store.clone(), tenant.clone()));
         let made = messages(self.echo.instructions.as_deref(), &history, &self.items)?;
         (self.conversation.messages, self.conversation.images) = made;
+        self.approved = approved(&history, &self.items, &self.conversation.messages)?;
         // Only a stored answer needs its items.
         self.items.retain(|_| self.store.is_some());
         Ok(taken.bytes())
@@ -203,11 +212,14 @@ impl TryFrom<ResponsesRequest> for ValidRequest<ResponsesPrompt> {
         let valid: Result<ValidRequest<ChatPrompt>, ApiError> = chat.try_into();
         let mut valid = valid.map_err(|error| tools.renamed(renamed(error)))?;
         valid.params.tools.iter_mut().for_each(|set| tools.custom.constrain(Arc::make_mut(set)));
+        valid.prompts.mcp.iter_mut().for_each(|mcp| mcp.reindex(&tools.indexes));
         let custom_tools = tools.custom.into_names();
         let prompt = |chat: ChatPrompt| ResponsesPrompt {
             items,
             conversation: chat.conversation,
             custom_tools,
+            mcp: chat.mcp,
+            approved: vec![],
             encrypts_reasoning: includes.contains(&ENCRYPTED_REASONING),
             echo: request.echo(tools.own),
             store: None,
@@ -226,6 +238,9 @@ impl ResponsesRequest {
             ("moderation", self.moderation.is_some()),
             ("n", self.n.is_some_and(|n| n != 1)),
         ])?;
+        if self.max_tool_calls == Some(0) {
+            return Err(ApiError::invalid("max_tool_calls", "max_tool_calls is 0; it must be at least 1"));
+        }
         if self.max_tokens.is_some() {
             let message = "responses have max_output_tokens instead of max_tokens";
             return Err(ApiError::invalid("max_tokens", message));

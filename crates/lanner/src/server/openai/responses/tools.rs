@@ -28,7 +28,7 @@ pub(super) struct OfferedTools {
     pub chat: Vec<Value>,
     pub custom: CustomTools,
     /// Where the request has those of `chat`.
-    indexes: Vec<usize>,
+    pub indexes: Vec<usize>,
 }
 
 impl OfferedTools {
@@ -47,6 +47,8 @@ impl OfferedTools {
             match text("type")? {
                 "function" => offered.chat.push(function(&tool, text("name")?)),
                 "custom" => offered.chat.push(offered.custom.add(&tool, &param)?),
+                // Chat completions have the same form.
+                "mcp" => offered.chat.push(tool.clone()),
                 kind if NOT_OFFERED.contains(&kind) => continue,
                 kind => {
                     let message = format!("{param} is a `{kind}` tool, which is not supported");
@@ -63,8 +65,22 @@ impl OfferedTools {
 
     /// An error of a function of `chat` with the name of the request's tool.
     pub(super) fn renamed(&self, error: ApiError) -> ApiError {
-        rename_functions(error, |index| self.indexes.get(index).map(|own| format!("tools[{own}]")))
+        let own = |index: usize| self.indexes.get(index).map(|own| format!("tools[{own}]"));
+        rename_tools(rename_functions(error, own), own)
     }
+}
+
+/// An error of an MCP tool at an index with the index of the request.
+fn rename_tools(mut error: ApiError, own: impl Fn(usize) -> Option<String>) -> ApiError {
+    let param = error.body.param.clone().unwrap_or_default();
+    let parts = param.strip_prefix("tools[").and_then(|rest| rest.split_once("]."));
+    let parts = parts.filter(|(_, field)| !field.starts_with("function"));
+    let renamed = parts.and_then(|(index, _)| Some((format!("tools[{index}]"), own(index.parse().ok()?)?)));
+    if let Some((chat, own)) = renamed.filter(|(chat, own)| chat != own) {
+        error.body.param = Some(param.replacen(&chat, &own, 1));
+        error.body.message = error.body.message.replace(&chat, &own);
+    }
+    error
 }
 
 fn function(tool: &Value, name: &str) -> Value {
@@ -82,10 +98,13 @@ fn function(tool: &Value, name: &str) -> Value {
 /// # Errors
 /// 400: it requires a tool that the model is not offered.
 pub(super) fn chat_choice(choice: &Value) -> Result<Value, ApiError> {
-    let named = |tool: &Value| json!({ "type": "function", "function": { "name": tool["name"] } });
+    let named = |tool: &Value| match tool["type"] == "mcp" {
+        true => tool.clone(),
+        false => json!({ "type": "function", "function": { "name": tool["name"] } }),
+    };
     let Some(kind) = choice["type"].as_str() else { return Ok(choice.clone()) };
     match kind {
-        "function" | "custom" => Ok(named(choice)),
+        "function" | "custom" | "mcp" => Ok(named(choice)),
         "allowed_tools" => {
             let allowed = choice["tools"].as_array().into_iter().flatten();
             let tools: Vec<Value> = allowed.map(named).collect();
@@ -125,7 +144,6 @@ mod tests {
             custom(json!({ "type": "grammar", "syntax": syntax, "definition": definition }))
         };
         for (tool, param) in [
-            (json!({ "type": "mcp", "server_url": "https://example.com" }), "tools[0].type"),
             (json!({ "type": "file_search", "vector_store_ids": [] }), "tools[0].type"),
             (json!({ "type": "function" }), "tools[0].name"),
             (json!({ "name": "f" }), "tools[0].type"),

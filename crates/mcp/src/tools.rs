@@ -1,0 +1,146 @@
+//! Tools as a server lists them, checked.
+
+use serde_json::{Map, Value};
+
+use crate::Limits;
+
+/// A tool of a server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolInfo {
+    /// The server's name for it.
+    pub name: String,
+    /// For the model.
+    pub description: Option<String>,
+    /// A JSON Schema of its arguments, an object.
+    pub input_schema: Value,
+    /// The server's hints, such as `readOnlyHint`. Nothing is decided by them.
+    pub annotations: Option<Value>,
+}
+
+/// The tools of a server.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolList {
+    /// In the server's order.
+    pub tools: Vec<ToolInfo>,
+    /// Those that cannot be offered.
+    pub skipped: Vec<SkippedTool>,
+    /// Whether the server has more tools than the limit.
+    pub is_cut: bool,
+}
+
+/// A tool that cannot be offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SkippedTool {
+    /// Its name, or its number in the list.
+    pub name: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl ToolList {
+    /// Adds a page of `tools/list`; whether there is room for more.
+    pub(crate) fn add_page(&mut self, page: &[Value], limits: &Limits) -> bool {
+        for definition in page {
+            if self.tools.len() >= limits.tools {
+                self.is_cut = true;
+                return false;
+            }
+            self.add(definition, limits);
+        }
+        true
+    }
+
+    fn add(&mut self, definition: &Value, limits: &Limits) {
+        let name = definition["name"].as_str().filter(|name| !name.is_empty());
+        let Some(name) = name else {
+            let number = self.tools.len() + self.skipped.len() + 1;
+            return self.skip(&format!("number {number}"), "it has no name", limits);
+        };
+        if self.tools.iter().any(|tool| tool.name == name) {
+            return self.skip(name, "another tool has the same name", limits);
+        }
+        let bytes = definition.to_string().len();
+        if bytes > limits.tool_bytes {
+            let reason = format!("its definition has {bytes} bytes, more than {}", limits.tool_bytes);
+            return self.skip(name, &reason, limits);
+        }
+        match input_schema(&definition["inputSchema"]) {
+            Ok(input_schema) => self.tools.push(ToolInfo {
+                name: name.to_owned(),
+                description: definition["description"].as_str().map(str::to_owned),
+                input_schema,
+                annotations: definition.get("annotations").filter(|value| value.is_object()).cloned(),
+            }),
+            Err(reason) => self.skip(name, reason, limits),
+        }
+    }
+
+    fn skip(&mut self, name: &str, reason: &str, limits: &Limits) {
+        // As many as there may be tools: a list of faulty ones has an end too.
+        if self.skipped.len() < limits.tools {
+            let name = name.chars().take(100).collect();
+            self.skipped.push(SkippedTool { name, reason: reason.to_owned() });
+        }
+    }
+}
+
+/// The schema with what every schema of an object has.
+fn input_schema(schema: &Value) -> Result<Value, &'static str> {
+    let mut schema = match schema {
+        Value::Null => Map::new(),
+        Value::Object(schema) => schema.clone(),
+        _ => return Err("its inputSchema is not an object"),
+    };
+    match schema.get("type") {
+        None => _ = schema.insert("type".into(), "object".into()),
+        Some(kind) if kind == "object" => {}
+        Some(_) => return Err("its inputSchema does not describe an object"),
+    }
+    match schema.get("properties") {
+        None => _ = schema.insert("properties".into(), Map::new().into()),
+        Some(Value::Object(_)) => {}
+        Some(_) => return Err("the properties of its inputSchema are not an object"),
+    }
+    // Of no use to the model.
+    schema.remove("$schema");
+    Ok(schema.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn faulty_tools_are_left_out_with_a_reason() {
+        let limits = Limits { tool_bytes: 300, ..Limits::default() };
+        let mut list = ToolList::default();
+        let page = [
+            json!({ "name": "ok", "description": "d", "inputSchema": { "$schema": "x", "type": "object" } }),
+            json!({ "name": "ok" }),
+            json!({ "inputSchema": {} }),
+            json!({ "name": "text", "inputSchema": "x" }),
+            json!({ "name": "list", "inputSchema": { "type": "array" } }),
+            json!({ "name": "props", "inputSchema": { "properties": 7 } }),
+            json!({ "name": "long", "description": "x".repeat(300) }),
+            json!({ "name": "bare" }),
+        ];
+        assert!(list.add_page(&page, &limits));
+        let empty = json!({ "type": "object", "properties": {} });
+        let found: Vec<(&str, &Value)> =
+            list.tools.iter().map(|tool| (&*tool.name, &tool.input_schema)).collect();
+        assert_eq!(found, [("ok", &empty), ("bare", &empty)]);
+        let skipped: Vec<&str> = list.skipped.iter().map(|tool| &*tool.name).collect();
+        assert_eq!(skipped, ["ok", "number 3", "text", "list", "props", "long"]);
+    }
+
+    #[test]
+    fn tools_beyond_the_limit_are_left_out() {
+        let limits = Limits { tools: 3, ..Limits::default() };
+        let page: Vec<Value> = (0..5).map(|n| json!({ "name": format!("t{n}") })).collect();
+        let mut list = ToolList::default();
+        assert!(!list.add_page(&page, &limits));
+        assert_eq!((list.tools.len(), list.is_cut), (3, true));
+    }
+}
