@@ -99,6 +99,8 @@ impl Fake {
             ("crash", "tools/call") => std::process::exit(7),
             ("chatty", "tools/call") => (0..20_000).for_each(|n| eprintln!("line {n} with secret-value")),
             ("grandchild", "tools/call") => {
+                // It has to outlive this process: the client ends it with the group.
+                #[expect(clippy::zombie_processes)]
                 let child = std::process::Command::new("sleep").arg("3600").spawn().unwrap();
                 eprintln!("grandchild {}", child.id());
                 say(&text_result(message, &child.id().to_string()).to_string());
@@ -267,10 +269,10 @@ fn http_answer(fake: &Fake, head: &str, message: &Value, heads: &Mutex<Vec<Strin
         _ if head.starts_with("get ") => return whole("405 Method Not Allowed", "", ""),
         _ if head.starts_with("delete ") => return whole("200 OK", "", ""),
         // The session of the first call is gone.
-        "expires" if message["method"] == "tools/call" && is_first("session-2") => {
-            if !head.contains("session-2") {
-                return whole("404 Not Found", "", "");
-            }
+        "expires"
+            if message["method"] == "tools/call" && is_first("session-2") && !head.contains("session-2") =>
+        {
+            return whole("404 Not Found", "", "");
         }
         _ => {}
     }
