@@ -96,7 +96,7 @@ mod tests {
             let found = into_user_turns([&results[..], rest].concat());
             assert_eq!(found, [&left[..], expected].concat());
         };
-        check(&[], &[own.clone()]);
+        check(&[], std::slice::from_ref(&own));
         check(&[turn("assistant", json!("c"))], &[own, turn("assistant", json!("c"))]);
         let both = json!([text(LABEL), image(0), image(1), text("d"), image(2)]);
         check(&[turn("user", json!([text("d"), image(2)]))], &[turn("user", both)]);

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     prompt[2..TOKENS + 2].fill(IMAGE_TOKEN);
     let time = |digest: u8| -> Result<f64, Box<dyn Error>> {
         let (digest, tensors) = ([digest; 32], tensors.clone());
-        let image = Image { positions: vec![2..TOKENS + 2], digest, tensors };
+        let image = Image { positions: std::iter::once(2..TOKENS + 2).collect(), digest, tensors };
         let request = Request { images: vec![image], ..Request::new(prompt.clone(), 1) };
         let (sender, events) = mpsc::channel();
         let started = Instant::now();

@@ -245,9 +245,8 @@ fn emphasis(text: &str, before: Option<char>, is_certain: bool, style: Style) ->
     let count = run_length(text, c);
     let Some(next) = text[count..].chars().next() else { return Span::Undecided };
     let follows_word = before.is_some_and(char::is_alphanumeric);
-    let is_open = !(next.is_whitespace()
-        || next.is_ascii_punctuation() && follows_word && !matches!(next, '`' | '*' | '_' | '['))
-        && !(c == '_' && follows_word);
+    let is_before_mark = next.is_ascii_punctuation() && !matches!(next, '`' | '*' | '_' | '[');
+    let is_open = !next.is_whitespace() && !(follows_word && (c == '_' || is_before_mark));
     let inner_style = match (c, count) {
         ('~', 2) => style.strike(),
         ('*' | '_', 1) => style.italic(),

@@ -167,7 +167,7 @@ fn picture_is_computed_once_and_another_one_shares_no_state() {
 fn tiny_pictures_share_no_state() {
     let recorded = Recorded::read("qwen3_5");
     let engine = engine(&recorded, exact(64));
-    let image = recorded.image(2, vec![30..31]);
+    let image = recorded.image(2, std::iter::once(30..31).collect());
     assert_eq!(image.num_tokens(), 1);
     let mut prompt = Random(7).tokens(60);
     prompt[30] = IMAGE_TOKEN;
