@@ -72,8 +72,8 @@ fn shown(value: &Value) -> String {
 fn section(lines: &[&str]) -> Option<std::ops::Range<usize>> {
     let is_header = |line: &&str| line.trim_start().starts_with('[');
     let name = |line: &&str| line.split('#').next().unwrap_or_default().trim() == "[model]";
-    let start = lines.iter().position(|line| name(line))? + 1;
-    let length = lines[start..].iter().position(|line| is_header(line)).unwrap_or(lines.len() - start);
+    let start = lines.iter().position(name)? + 1;
+    let length = lines[start..].iter().position(is_header).unwrap_or(lines.len() - start);
     Some(start..start + length)
 }
 
@@ -87,7 +87,7 @@ fn insert_line(text: &str, key: &str, value: &str) -> String {
     };
     // After the last setting: a comment below belongs to the next section.
     let is_setting = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
-    let last = lines[section.clone()].iter().rposition(|line| is_setting(line));
+    let last = lines[section.clone()].iter().rposition(is_setting);
     let at = last.map_or(section.start, |last| section.start + last + 1);
     [&lines[..at], &[&*line], &lines[at..]].concat().join("\n") + "\n"
 }
@@ -100,8 +100,8 @@ fn replace_line(text: &str, key: &str, value: &str) -> Result<String, String> {
         let name = line.split_once('=').map(|(name, _)| name.trim().trim_matches(['"', '\'']));
         name == Some(key)
     };
-    let at = section(&lines)
-        .and_then(|section| Some(section.start + lines[section].iter().position(|line| is_key(line))?));
+    let at =
+        section(&lines).and_then(|section| Some(section.start + lines[section].iter().position(is_key)?));
     let at = at.ok_or_else(|| format!("its setting of {key} is in no line of a section [model]"))?;
     let line = format!("{key} = {value}");
     Ok([&lines[..at], &[&*line], &lines[at + 1..]].concat().join("\n") + "\n")

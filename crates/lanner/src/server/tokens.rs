@@ -145,13 +145,16 @@ pub(super) async fn prepared<T: Send + 'static>(
     preparation.run(lane, work).await
 }
 
+/// What a body holds: anything, and the conversation whose images are fetched.
+type ParsedBody<P> = Result<(P, Option<Conversation>), ApiError>;
+
 /// Parses a body, fetches the images of its conversation, and runs work on both. Pixels are not
 /// decoded.
 pub(super) async fn prepared_chat<P: Send + 'static, T: Send + 'static>(
     state: &AppState,
     preparation: &Preparation,
     body: Body,
-    parse: fn(&[u8]) -> Result<(P, Option<Conversation>), ApiError>,
+    parse: fn(&[u8]) -> ParsedBody<P>,
     work: impl FnOnce(&Server, P, Option<Conversation>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let JsonBody { received, .. } = body?;

@@ -24,7 +24,10 @@ pub fn logs(config: &LogsConfig) -> Result<(), CommandError> {
     };
     let (text, mut at) = tail(&mut file, config.lines)?;
     print(text.as_bytes())?;
-    while config.follow {
+    if !config.follow {
+        return Ok(());
+    }
+    loop {
         let mut more = vec![];
         file.seek(SeekFrom::Start(at))?;
         at += file.read_to_end(&mut more)? as u64;
@@ -37,7 +40,6 @@ pub fn logs(config: &LogsConfig) -> Result<(), CommandError> {
         }
         thread::sleep(POLL);
     }
-    Ok(())
 }
 
 fn print(bytes: &[u8]) -> io::Result<()> {
