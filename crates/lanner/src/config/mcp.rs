@@ -4,7 +4,7 @@ use std::{env, fs, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use mcp::{Limits, Options, ServerList};
 
-use super::{error::ConfigError, paths::mcp_file};
+use super::{dirs::user_folder, error::ConfigError};
 use crate::cli::{ChatMcpArgs, ServerArgs};
 
 /// Calls that one request may make.
@@ -122,6 +122,11 @@ impl McpConfig {
             max_bytes: MAX_BYTES,
         })
     }
+}
+
+/// The file of MCP servers that `--mcp` reads without a value; it need not exist.
+pub(super) fn mcp_file() -> Option<PathBuf> {
+    user_folder("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("mcp.json"))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::{
     dirs::{kernel_cache_folder, user_folder},
+    mcp::mcp_file,
     model::disk_cache_folder,
     service::service_folder,
     store::store_file,
@@ -71,11 +72,6 @@ impl PathsConfig {
 /// The config file of the user; it need not exist.
 pub(super) fn config_file() -> Option<PathBuf> {
     user_folder("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("config.toml"))
-}
-
-/// The file of MCP servers that `--mcp` reads without a value; it need not exist.
-pub(super) fn mcp_file() -> Option<PathBuf> {
-    user_folder("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("mcp.json"))
 }
 
 /// Files of ours for coding agents.
