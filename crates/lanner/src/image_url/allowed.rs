@@ -110,7 +110,7 @@ impl Target {
         }
         let port = match authority.port_u16() {
             Some(port) => port,
-            None if authority.as_str().ends_with(':') || authority.port().is_some() => {
+            None if authority.as_str().len() != authority.host().len() => {
                 return Err(bad("its port is no number"));
             }
             None => {

@@ -58,7 +58,7 @@ fn fetcher(allowed: &[&str], server: Option<SocketAddr>, answers: &[&[&str]]) ->
 fn serve(answers: Vec<Vec<u8>>) -> (SocketAddr, thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let serve_one = |(stream, answer): (std::io::Result<TcpStream>, Vec<u8>)| {
+    let serve_one = |(answer, stream): (Vec<u8>, std::io::Result<TcpStream>)| {
         let stream = stream.unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let lines = BufReader::new(stream.try_clone().unwrap()).lines();
@@ -67,7 +67,7 @@ fn serve(answers: Vec<Vec<u8>>) -> (SocketAddr, thread::JoinHandle<Vec<String>>)
         let _ = (&stream).write_all(&answer);
         head.join("\n")
     };
-    (address, thread::spawn(move || listener.incoming().zip(answers).map(serve_one).collect()))
+    (address, thread::spawn(move || answers.into_iter().zip(listener.incoming()).map(serve_one).collect()))
 }
 
 fn ok(body: &[u8]) -> Vec<u8> {

@@ -120,8 +120,9 @@ fn code_words(page: &str) -> BTreeSet<&str> {
 #[test]
 fn docs_name_every_field_of_the_document() {
     let document = document();
-    let general =
-        ["api.md", "tools.md", "api/answers.md"].map(|page| file(&format!("../../docs/{page}"))).concat();
+    let general = ["api.md", "tools.md", "api/answers.md", "mcp.md", "vision.md"]
+        .map(|page| file(&format!("../../docs/{page}")))
+        .concat();
     let mut missing = BTreeMap::<&str, BTreeSet<String>>::new();
     for operation in operations(&document).values() {
         let page = match operation["tags"][0].as_str().unwrap() {
