@@ -23,7 +23,7 @@ CACHE = pathlib.Path(os.environ.get("LANNER_MCP_CACHE") or pathlib.Path.home() /
 INSTALL_SECONDS = 900
 START_SECONDS = 60
 
-# What is installed, from which registry.
+# Installed packages, and their registries.
 PACKAGES = {
     "everything": ("npm", "@modelcontextprotocol/server-everything"),
     "filesystem": ("npm", "@modelcontextprotocol/server-filesystem"),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{RenderInput, Template, content};
 
-/// What stands before images that were moved.
+/// Label before moved images.
 const LABEL: &str = "Images that the tools returned:";
 /// Stands for the text of a result that had none.
 const MOVED: &str = "(an image, in the next message)";

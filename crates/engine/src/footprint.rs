@@ -1,5 +1,5 @@
-//! What a model takes on a machine, from config.json and the headers of its weight files alone: no
-//! weights are read, and nothing is computed.
+//! Footprint of a model on a machine, from config.json and the headers of its weight files alone:
+//! no weights are read, and nothing is computed.
 
 use std::thread;
 

@@ -1,7 +1,7 @@
 // Products of many rows by warpgroups (Hopper), with the weights, segments and arithmetic of wide.cu.
 //
 // Inputs: [rows / 64][K / 64] blocks of 64 rows and a group: planes of 8,192 bytes, then 64 steps (the step,
-// and the step times the sum). Of input i of row r the high byte is at
+// and the step times the sum). The high byte of input i of row r is at
 //   r / 8 * 1024 + r % 2 * 512 + i / 16 * 128 + r % 8 / 2 * 32 + i % 16, the low byte 16 bytes after it:
 // columns of a wgmma in cores of 8 columns by 16 bytes, such that a lane's fragment holds both bytes' sums of
 // rows 8 j + 2 t and 8 j + 2 t + 1 (t = lane % 4).
@@ -33,7 +33,7 @@ struct Tiling {
     static constexpr int CHUNKS = ROWS * 2 / COLUMNS, BLOCKS = ROWS / BLOCK_OF_ROWS;
     // Sums of a thread for 64 features; sums and integer sums of a chunk.
     static constexpr int SUMS = ROWS / 2, CHUNK_SUMS = COLUMNS / 4, INTEGERS = COLUMNS / 2;
-    // Of a tile of 16 features: codes of a group, codes of a piece, and all of a piece.
+    // Codes of a group and of a piece, and all bytes of a piece, for a tile of 16 features.
     static constexpr int GROUP_CODES = TILE * GROUP * BITS / 8, PIECE_CODES = WIDE_PIECE * GROUP_CODES;
     static constexpr int PIECE_BYTES = PIECE_CODES + WIDE_PIECE * TILE * 4;
     // Shared memory: totals of whole segments, pieces, blocks of inputs, barriers.
@@ -225,7 +225,7 @@ struct WideConsumer {
         }
     }
 
-    // Of a chunk in its slot: its columns, and its steps.
+    // Offsets of a chunk's columns and steps in its slot.
     static constexpr int PER_BLOCK = T::CHUNKS / T::BLOCKS;
     static __device__ constexpr int columns_at(int chunk) {
         return chunk / PER_BLOCK * BLOCK_OF_INPUTS + chunk % PER_BLOCK * T::COLUMNS * GROUP;

@@ -13,7 +13,7 @@ use crate::bench::machine;
 type Run = Box<dyn Fn(&str, &[&str]) -> Option<String> + Send>;
 
 pub(crate) struct HostInfo {
-    /// As Rust names it.
+    /// Operating system, by Rust's name.
     pub os: &'static str,
     pub arch: &'static str,
     /// Before all paths of the system.
@@ -101,7 +101,7 @@ impl HostInfo {
 
 /// Memory, in bytes.
 impl HostInfo {
-    /// Of the machine.
+    /// Memory of the machine.
     pub(crate) fn total_memory(&self) -> Option<u64> {
         self.memory("MemTotal").or_else(|| self.sysctl("hw.memsize"))
     }
@@ -111,14 +111,14 @@ impl HostInfo {
         self.groups().into_iter().map(|group| group.limit).min()
     }
 
-    /// Of the machine, or what a control group allows of it.
+    /// Memory of the machine, or a control group's limit below that.
     pub(crate) fn usable_memory(&self) -> Option<u64> {
         let total = self.total_memory();
         total.map(|total| self.group_limit().map_or(total, |limit| limit.min(total)))
     }
 
-    /// What programs may still take before the system takes it from others, within the control
-    /// groups too; `None` where the system does not report it.
+    /// Memory that programs may still take before the system takes it from others, within the
+    /// control groups too; `None` where the system does not report it.
     pub(crate) fn available_memory(&self) -> Option<u64> {
         let groups = self.groups().into_iter().filter_map(|group| group.available);
         self.memory("MemAvailable").into_iter().chain(groups).min()

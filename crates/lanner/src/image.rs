@@ -13,7 +13,7 @@ pub const MAX_IMAGES: usize = 100;
 /// Those of a request without any.
 pub static NO_IMAGES: Images = Images(vec![]);
 
-/// What every image must keep to.
+/// Limits of every image.
 pub static LIMITS: LazyLock<Limits> = LazyLock::new(Limits::default);
 
 /// An image of a conversation.

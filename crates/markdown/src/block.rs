@@ -1,4 +1,4 @@
-//! What a line begins: quotes, lists, headings, code, tables, text. A line is read again with each
+//! Starts of lines: quotes, lists, headings, code, tables, text. A line is read again with each
 //! character until its start is certain.
 
 /// Digits of a list's number.
@@ -6,7 +6,7 @@ const LONGEST_NUMBER: usize = 9;
 /// Quotes and lists within each other.
 pub(crate) const DEEPEST: usize = 12;
 
-/// What blocks are in.
+/// A block that contains other blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Container {
     Quote,
@@ -17,7 +17,7 @@ pub(crate) enum Container {
     },
 }
 
-/// What a line is, within its containers.
+/// Kind of a line, within its containers.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Leaf {
     Blank,

@@ -13,7 +13,7 @@ const COMMENT: Style = Style::DIM;
 const ADDED: Style = Style::PLAIN.colored(Color::Green);
 const REMOVED: Style = Style::PLAIN.colored(Color::Red);
 
-/// What is known of some languages that write alike.
+/// Syntax shared by some languages.
 struct Language {
     names: &'static str,
     keywords: &'static str,
@@ -169,7 +169,7 @@ impl Highlighter {
         out
     }
 
-    /// What was held: no more of it follows.
+    /// The held glyphs, at the end of the code.
     pub(crate) fn finish(&mut self) -> Vec<Glyph> {
         let mut out = vec![];
         if let Some(language) = self.language {

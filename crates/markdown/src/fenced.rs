@@ -19,7 +19,7 @@ pub(crate) struct Fenced {
     is_in_line: bool,
 }
 
-/// What a character of the source gives.
+/// Result of one character of the source.
 pub(crate) enum Line {
     Code(Vec<Glyph>),
     /// The block has ended.

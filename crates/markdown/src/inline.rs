@@ -22,7 +22,7 @@ const ENTITIES: [(&str, &str); 7] = [
 ];
 const BREAKS: [&str; 3] = ["<br>", "<br/>", "<br />"];
 
-/// What a text begins with.
+/// Span at the start of a text.
 enum Span<'a> {
     /// More text decides.
     Undecided,
@@ -152,7 +152,8 @@ impl Parser<'_> {
     }
 }
 
-/// What `text` begins with, which is not empty. `is_certain`: no more text comes that could decide.
+/// Span at the start of `text`, which is not empty. `is_certain`: no more text comes that could
+/// decide.
 fn span(text: &str, before: Option<char>, is_certain: bool, style: Style) -> Span<'_> {
     let first = text.chars().next().unwrap_or_default();
     let found = match first {

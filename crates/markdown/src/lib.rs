@@ -1,4 +1,4 @@
-//! Markdown on a terminal, rendered while it streams. What is written is never taken back: text is
+//! Markdown on a terminal, rendered while it streams. Written text is never taken back: text is
 //! held until its look is certain, a table until its last row. Knows nothing of models or files.
 //!
 //! ```
@@ -337,7 +337,7 @@ impl Renderer {
     }
 }
 
-/// What stands before the first line of a block and before its others. The first `continued`
+/// Prefixes of a block's first line and of its others. The first `continued`
 /// containers were there before.
 fn prefixes(containers: &[Container], continued: usize) -> (Prefix, Prefix) {
     let (mut first, mut rest) = (Prefix::default(), Prefix::default());

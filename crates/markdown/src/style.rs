@@ -11,7 +11,7 @@ pub(crate) struct Style {
     pub(crate) color: Option<Color>,
 }
 
-/// Of the terminal's palette, so that it fits light and dark ones.
+/// Color of the terminal's palette, which fits light and dark backgrounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Color {
     Red = 31,

@@ -41,7 +41,7 @@ impl Screen {
     }
 }
 
-/// What is on the screen after the text has come in pieces of `size` characters.
+/// The screen after the text has come in pieces of `size` characters.
 fn show(source: &str, width: usize, size: usize) -> Screen {
     let (mut renderer, mut screen) = (Renderer::new(width), Screen::default());
     let characters: Vec<char> = source.chars().collect();

@@ -82,7 +82,7 @@ impl Wrap {
         self.width.saturating_sub(self.rest.columns()).max(NARROWEST)
     }
 
-    /// What stands before the next line and before those after it. The line before has ended.
+    /// Sets the prefixes of the next line and of those after it. The line before has ended.
     pub(crate) fn set_prefixes(&mut self, first: Prefix, rest: Prefix) {
         (self.first, self.rest) = (Some(first), rest);
     }
@@ -218,7 +218,7 @@ impl Wrap {
         self.first.is_some() && self.word.is_empty()
     }
 
-    /// What was written since the last call; the terminal is left without a style.
+    /// Takes the text written since the last call; the terminal is left without a style.
     pub(crate) fn take(&mut self) -> String {
         self.set_style(Style::PLAIN);
         std::mem::take(&mut self.out)

@@ -52,7 +52,7 @@ pub struct Program {
 /// A URL and the headers of each request.
 #[derive(Clone)]
 pub struct Endpoint {
-    /// Of the one endpoint, often ending in `/mcp`.
+    /// URL of the one endpoint, often ending in `/mcp`.
     pub url: String,
     /// Names and values.
     pub headers: Vec<(String, String)>,
@@ -72,7 +72,7 @@ pub enum ConfigError {
     Invalid {
         /// The field, such as `files.args`.
         field: String,
-        /// What is wrong.
+        /// The problem, in words.
         problem: String,
     },
     /// It names an environment variable that is not set.

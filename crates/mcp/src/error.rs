@@ -8,7 +8,7 @@ pub enum McpError {
     Start {
         /// The server's name in the configuration.
         server: String,
-        /// What failed.
+        /// The failure, in words.
         reason: String,
     },
     /// No answer came in time.
@@ -46,7 +46,7 @@ pub enum McpError {
     Protocol {
         /// The server's name.
         server: String,
-        /// What is wrong.
+        /// The problem, in words.
         reason: String,
     },
     /// The server answered with an error.

@@ -46,7 +46,7 @@ struct Shared {
     session: Mutex<HttpSession>,
 }
 
-/// What the headers of all later requests say.
+/// Header values of all later requests.
 #[derive(Clone, Default)]
 struct HttpSession {
     id: Option<String>,

@@ -1,4 +1,4 @@
-//! What arrives from a server, over either transport: replies to those who wait for them,
+//! Messages from a server, over either transport: replies to waiting requests,
 //! notifications, and requests of the server's own.
 
 use std::{

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// What a tool answered.
+/// Result of a tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallResult {
     /// Its text parts, and a line for each part that is no text.

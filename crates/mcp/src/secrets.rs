@@ -12,7 +12,7 @@ pub(crate) struct Secrets(Vec<String>);
 
 impl Secrets {
     pub(crate) fn new<'a>(values: impl IntoIterator<Item = &'a str>) -> Secrets {
-        // Of `Bearer TOKEN` the token alone is secret too.
+        // The token of `Bearer TOKEN` is secret on its own too.
         let parts =
             values.into_iter().flat_map(|value| [Some(value), value.split_once(' ').map(|pair| pair.1)]);
         let long = parts.flatten().filter(|value| value.len() >= SHORTEST).map(str::to_owned);

@@ -7,7 +7,7 @@ use crate::{Cancel, Limits, McpError, Server, ServerList, ToolList};
 /// How servers are used.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What each may cost.
+    /// Limits of each server.
     pub limits: Limits,
     /// For servers on other machines.
     pub proxy: Option<ureq::Proxy>,

@@ -33,7 +33,7 @@ pub struct ToolList {
 pub struct SkippedTool {
     /// Its name, or its number in the list.
     pub name: String,
-    /// What is wrong with it.
+    /// The problem with the tool.
     pub reason: String,
 }
 
@@ -76,7 +76,7 @@ impl ToolList {
     }
 
     fn skip(&mut self, name: &str, reason: &str, limits: &Limits) {
-        // As many as there may be tools: a list of faulty ones has an end too.
+        // The limit on tools bounds the list of faulty ones too.
         if self.skipped.len() < limits.tools {
             let name = name.chars().take(100).collect();
             self.skipped.push(SkippedTool { name, reason: reason.to_owned() });
@@ -101,7 +101,7 @@ fn input_schema(schema: &Value) -> Result<Value, &'static str> {
         Some(Value::Object(_)) => {}
         Some(_) => return Err("the properties of its inputSchema are not an object"),
     }
-    // Of no use to the model.
+    // The model has no use for it.
     schema.remove("$schema");
     Ok(schema.into())
 }

@@ -1,8 +1,8 @@
 """Generated pictures with what can be asked about them.
 
 A scene draws on a canvas and notes its objects (for the training's helper losses) and its exchanges: (kind of
-question, words for its wording, the value to answer). What `eval` draws, `train` never does: a part of the pairs
-of shape and colour, of the words and of the longer numbers.
+question, words for its wording, the value to answer). The split `train` never draws what `eval`
+draws: a part of the pairs of shape and colour, of the words and of the longer numbers.
 """
 
 import zlib
@@ -17,7 +17,7 @@ from vision.strokes import Style, line
 
 SHAPES, COLOURS = list(raster.SHAPES), list(raster.COLOURS)
 UPPER, LOWER, DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz", "0123456789"
-# What a patch can show, for the helper losses; 0 is nothing.
+# Things that a patch can show, for the helper losses; 0 is nothing.
 THINGS = ["", *SHAPES, "bar", *UPPER, *LOWER, *DIGITS]
 THING = {name: i for i, name in enumerate(THINGS)}
 HUE = {name: i + 1 for i, name in enumerate(COLOURS)}
@@ -354,7 +354,7 @@ def make(rng, split, kind, most, styles, grain):
     h, w = grid(rng, kind, most)
     height, width, scale = h * FACTOR, w * FACTOR, 1.0
     if rng.random() < 0.25:
-        # Of another size, as a user's picture would be: the preprocessor resizes it.
+        # Another size, as a user's picture would have: the preprocessor resizes it.
         scale = float(np.exp(rng.uniform(-0.45, 0.45)))
         height, width = (int(side * scale * rng.uniform(0.97, 1.03)) for side in (height, width))
     scene = Scene(rng, split, height, width, scale)

@@ -117,8 +117,8 @@ class Tower(nn.Module):
                     w.mul_((2 * c.depth) ** -0.5)
 
     def positions(self, place):
-        """Each patch's position vector: the learnt table, bilinear between its points, corners on corners. As a product of
-        matrices, because that has a fast gradient."""
+        """Each patch's position vector: the learnt table, bilinear between its points, corners on
+        corners. A product of matrices computes it, because that has a fast gradient."""
         point, shares = torch.arange(self.side, device=place.device), []
         for i in (0, 1):
             at = place[:, i].float() * (self.side - 1) / (place[:, i + 2].float() - 1).clamp(min=1)

@@ -54,7 +54,7 @@ impl std::fmt::Debug for MemoryAccount {
     }
 }
 
-/// What engines do about a shortage of memory in the system. It changes speed, never an answer.
+/// Reaction of engines to a shortage of memory in the system. It changes speed, never an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CachePressure {
     /// Maximum bytes of the prefix caches of all engines together; `None`: their own budgets.

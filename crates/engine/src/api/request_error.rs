@@ -27,7 +27,7 @@ pub enum RequestError {
     BadImage {
         /// Its index in the request.
         index: usize,
-        /// What is wrong.
+        /// The problem, in words.
         message: String,
     },
     /// The prompt leaves no room in the context for one new token.

@@ -68,7 +68,7 @@ struct StepImages {
     /// Those of all tokens, if a row has images.
     positions: Option<Vec<[i32; 3]>>,
     features: Vec<(i32, Array)>,
-    /// Of each row, from its first token on.
+    /// Spans of the images in each row, counted from its first token.
     spans: Vec<Vec<Range<i32>>>,
 }
 

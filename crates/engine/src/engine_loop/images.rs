@@ -44,7 +44,7 @@ impl SequenceImages {
         })
     }
 
-    /// What stands for `tokens` in the prefix cache.
+    /// Prefix-cache keys of `tokens`.
     pub(crate) fn keys<'a>(&'a self, tokens: &'a [u32]) -> &'a [u32] {
         if self.keys.is_empty() { tokens } else { &self.keys[..tokens.len()] }
     }

@@ -280,7 +280,7 @@ impl Sequence {
         }
     }
 
-    /// What stands for its tokens in the prefix cache.
+    /// Prefix-cache keys of its tokens.
     pub(crate) fn keys(&self) -> &[u32] {
         self.images.keys(&self.tokens)
     }

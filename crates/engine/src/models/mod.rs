@@ -179,7 +179,7 @@ pub fn families() -> impl Iterator<Item = (&'static str, &'static [&'static str]
     FAMILIES.iter().map(|family| (family.name, family.model_types))
 }
 
-/// What a model of this config.json's text part, with `tower` or without, does with images.
+/// Image support of a model with this config.json's text part, with or without a `tower`.
 pub(crate) fn vision_support(config: &Value, tower: Option<&dyn Tower>) -> Vision {
     vision::support(config, tower, family(config).is_ok_and(|family| family.vision))
 }

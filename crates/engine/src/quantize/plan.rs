@@ -69,7 +69,7 @@ impl Plan {
         Ok(Plan { companions, ..plan })
     }
 
-    /// As [`new`](Plan::new), for a config.json and headers.
+    /// Plan for a config.json and headers; see [`new`](Plan::new).
     pub(crate) fn of(
         config: Value,
         files: WeightFiles,

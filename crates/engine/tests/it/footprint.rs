@@ -1,4 +1,4 @@
-//! What headers say of a model's memory, beside what loading it measures.
+//! Memory of a model by its headers, beside the memory measured when it is loaded.
 
 use std::ops::ControlFlow;
 

@@ -1,5 +1,5 @@
-// What the units do alone: matrix instructions by shape, layout and number of warpgroups, and instructions of
-// the epilogue.
+// Speed of each unit alone: matrix instructions by shape, layout and number of warpgroups, and
+// instructions of the epilogue.
 #include "bench.h"
 #include "../warpgroup.cuh"
 

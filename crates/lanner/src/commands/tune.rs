@@ -122,7 +122,7 @@ fn without_twins(models: Vec<NamedHeaders>) -> Vec<NamedHeaders> {
     unique
 }
 
-/// What happened to the config file.
+/// Result of writing the config file.
 struct Written {
     file: PathBuf,
     /// The file as it was; `None`: there was none, or nothing has changed.

@@ -23,10 +23,10 @@ pub struct McpConfig {
     pub options: Options,
     /// Calls of the chat that need no question.
     pub allowed: Vec<AllowedCall>,
-    /// Of one request to the server.
+    /// Limits of one request to the server.
     pub max_calls: usize,
     pub max_time: Duration,
-    /// Of all results of one request.
+    /// Bytes of all results of one request.
     pub max_bytes: usize,
 }
 
@@ -64,7 +64,7 @@ impl AllowedCall {
 }
 
 impl McpConfig {
-    /// Of `lanner chat`; `None` without `--mcp`.
+    /// MCP config of `lanner chat`; `None` without `--mcp`.
     ///
     /// # Errors
     /// The file cannot be read or is not valid, or `--mcp-allow` names a server that it lacks.
@@ -82,7 +82,7 @@ impl McpConfig {
         Ok(Some(config))
     }
 
-    /// Of `lanner serve`; `None`: neither flag nor config file names a file.
+    /// MCP config of `lanner serve`; `None`: neither flag nor config file names a file.
     ///
     /// # Errors
     /// The file cannot be read or is not valid.

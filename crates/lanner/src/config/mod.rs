@@ -156,7 +156,7 @@ impl Command {
             }
             CliCommand::Start(args) => {
                 let keys = args.serve.server.api_key.clone();
-                // What serve would refuse is refused here, where the user sees it.
+                // Errors of serve are reported here, where the user sees them.
                 let (_, serve) = serve(args.serve, file, hub)?;
                 Command::Start(Box::new(StartConfig::new(&args.service, serve.address, &keys)?))
             }

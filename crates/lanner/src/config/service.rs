@@ -46,9 +46,9 @@ pub struct StartConfig {
     pub wait: Duration,
     /// Where the server will listen.
     pub address: SocketAddr,
-    /// Of the server.
+    /// Arguments of the server.
     pub arguments: Vec<String>,
-    /// Of a server whose manager does not hand on this program's own; they may be secret.
+    /// Variables for a server whose manager does not hand on this program's; they may be secret.
     pub environment: BTreeMap<String, String>,
     pub folders: ServiceFolders,
 }

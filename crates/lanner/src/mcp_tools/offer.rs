@@ -12,7 +12,7 @@ use crate::model::Model;
 /// A tool of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct McpTool {
-    /// As the model calls it: `mcp__server__tool`.
+    /// Name in the model's calls: `mcp__server__tool`.
     pub name: String,
     /// The server's name, or the one that the request has for it.
     pub label: String,
@@ -56,7 +56,7 @@ impl McpTools {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
-    /// As functions of OpenAI's API.
+    /// Tools as functions of OpenAI's API.
     pub(crate) fn definitions(&self) -> Vec<Value> {
         self.tools.iter().map(McpTool::definition).collect()
     }

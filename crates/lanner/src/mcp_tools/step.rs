@@ -18,7 +18,7 @@ pub(crate) struct ToolCall {
     pub arguments: String,
 }
 
-/// What the model has written since its prompt.
+/// Output of the model since its prompt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AnswerStep {
     pub content: String,
@@ -61,7 +61,7 @@ impl AnswerStep {
         self.tokens.extend(tokens.iter().map(|token| token.id));
     }
 
-    /// As a message of OpenAI's API.
+    /// The step as a message of OpenAI's API.
     pub(crate) fn message(&self) -> Value {
         let content = self.content.trim();
         let mut message = json!({ "role": "assistant", "content": content });

@@ -18,14 +18,14 @@ use crate::{cli::MemoryMode, host::HostInfo, hub::megabytes};
 /// `reacts_at`.
 #[derive(Debug)]
 pub(crate) struct Preset {
-    /// Of the memory of the machine.
+    /// Share of the machine's memory.
     pub prefix_cache: Share,
     /// Bytes, for commands that have one by default.
     pub disk_cache: usize,
     /// Tokens.
     pub prefill_chunk: usize,
     pub max_batch: usize,
-    /// Of the memory of the machine, as a divisor; `None`: no limit.
+    /// Part of the machine's memory, as a divisor; `None`: no limit.
     pub memory_limit: Option<usize>,
     /// Bytes of freed buffers that MLX keeps on a GPU; `None`: MLX's own limit.
     pub buffer_cache: Option<usize>,

@@ -29,7 +29,7 @@ pub(crate) struct Monitor {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What caches may hold, from one reading to the next.
+/// Limit of the caches, from one reading to the next.
 #[derive(Debug)]
 pub(super) struct CacheControl {
     /// Bytes of all prefix caches without pressure.
@@ -82,7 +82,7 @@ impl Monitor {
         Monitor::with(account, budget, reacts_at, INTERVAL, move || MemoryReading::of(&host))
     }
 
-    /// As [`start`](Monitor::start), with readings from elsewhere.
+    /// Monitor like that of [`start`](Monitor::start), with the readings of `read`.
     pub(super) fn with(
         account: &Arc<MemoryAccount>,
         budget: usize,

@@ -15,7 +15,7 @@ pub(crate) enum Pressure {
     Critical,
 }
 
-/// What the system says of its memory; `None` where it does not.
+/// Memory figures of the system; `None` where it does not report them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct MemoryReading {
     /// Bytes of the machine or of the control group.
@@ -33,7 +33,7 @@ pub(crate) struct MemoryReading {
 /// Available memory below these parts of the whole is short, as divisors.
 const WARNING_PART: u64 = 10;
 const CRITICAL_PART: u64 = 20;
-/// As much must be available before caches grow again.
+/// Available memory that lets caches grow again, as a divisor.
 const ROOMY_PART: u64 = 5;
 /// Percent of time in which tasks wait for memory.
 const SOME_STALLED: f64 = 10.0;

@@ -66,7 +66,7 @@ impl Model {
     /// The text that the template makes of a conversation, with a placeholder for each image.
     ///
     /// # Errors
-    /// As [`chat_prompt`](Model::chat_prompt).
+    /// Those of [`chat_prompt`](Model::chat_prompt).
     pub fn render(&self, conversation: &Conversation) -> Result<String, PromptError> {
         let (conversation, _) = self.decide_thinking(conversation);
         let prepared = self.prepared(&conversation)?;
@@ -78,7 +78,7 @@ impl Model {
     /// if they are to be added.
     ///
     /// # Errors
-    /// As [`chat_prompt`](Model::chat_prompt).
+    /// Those of [`chat_prompt`](Model::chat_prompt).
     pub fn encode_chat(
         &self,
         conversation: &Conversation,

@@ -21,7 +21,7 @@ impl Model {
     /// is the conversation rendered anew.
     ///
     /// # Errors
-    /// As [`chat_prompt`](Model::chat_prompt).
+    /// Those of [`chat_prompt`](Model::chat_prompt).
     pub fn continued_prompt(
         &self,
         conversation: &Conversation,
@@ -40,7 +40,7 @@ impl Model {
         let ids = [before.prompt, before.answer, before.end_token.as_slice(), &rest].concat();
         // Positions in what both have in common are the same ones.
         let common = ids.iter().zip(&prompt.ids).take_while(|(own, rendered)| own == rendered).count();
-        // As are those of images, unless the rendered prompt is another one before them.
+        // Image positions are the same too, unless the prompts differ before the last image ends.
         if prompt.images.iter().flat_map(|image| &image.positions).any(|run| run.end > common) {
             return Ok(prompt);
         }
@@ -49,7 +49,7 @@ impl Model {
         Ok(prompt)
     }
 
-    /// What the template writes after the token that ended the answer.
+    /// Text that the template writes after the token that ended the answer.
     fn text_after(&self, conversation: &Conversation, before: AnsweredPrompt) -> Option<String> {
         let end = self.decode(&[before.end_token?]);
         let answered = Conversation {

@@ -23,7 +23,7 @@ pub(super) struct Expanded {
     pub(super) ids: Vec<u32>,
     /// Runs of image tokens in `ids`, of each image.
     pub(super) positions: Vec<Vec<Range<usize>>>,
-    /// Of each run: its position in `short_ids`, and its length.
+    /// Position of each run in `short_ids`, and its length.
     runs: Vec<(usize, usize)>,
 }
 

@@ -16,7 +16,7 @@ use crate::{
 /// Most tokens of an image of `detail: low`.
 const LOW_DETAIL_TOKENS: u32 = 256;
 
-/// What a model with a vision tower needs for images.
+/// Image preparation for a model with a vision tower.
 #[derive(Debug)]
 pub struct Vision {
     processor: Processor,
@@ -50,7 +50,7 @@ pub struct PromptImage {
 }
 
 impl Vision {
-    /// What the model at `location` needs; `max_tokens` limits the tokens of an image.
+    /// Image preparation for the model at `location`; `max_tokens` limits the tokens of an image.
     ///
     /// # Errors
     /// It takes no images; the error says why.
@@ -178,7 +178,7 @@ impl Vision {
 pub struct ImageMemory {
     /// While it is decoded.
     pub decoding: usize,
-    /// Of its tensors, until the engine has read the prompt.
+    /// Bytes of its tensors, until the engine has read the prompt.
     pub tensors: usize,
 }
 

@@ -85,7 +85,7 @@ fn describe_loaded(model: &LoadedModel) -> Value {
     })
 }
 
-/// What requests may use. On disk a model's are not known.
+/// Features that requests may use; unknown for models on disk.
 fn capabilities(model: &Model) -> Value {
     json!({
         "vision": model.vision.is_ok(),

@@ -81,7 +81,7 @@ pub struct Preparation {
     fetching: Arc<Semaphore>,
 }
 
-/// What a body may hold.
+/// Content that a body may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyKind {
     Text,

@@ -145,7 +145,7 @@ pub(super) async fn prepared<T: Send + 'static>(
     preparation.run(lane, work).await
 }
 
-/// What a body holds: anything, and the conversation whose images are fetched.
+/// A parsed body, and its conversation, whose images are fetched.
 type ParsedBody<P> = Result<(P, Option<Conversation>), ApiError>;
 
 /// Parses a body, fetches the images of its conversation, and runs work on both. Pixels are not

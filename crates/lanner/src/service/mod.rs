@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf};
 
 pub use self::record::{ProgramFile, ServiceRecord};
 
-/// What keeps the server running.
+/// Manager that keeps the server running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Manager {
@@ -24,7 +24,7 @@ pub enum Manager {
 }
 
 impl Manager {
-    /// As `--manager` takes it.
+    /// Name for `--manager`.
     pub fn name(self) -> &'static str {
         match self {
             Manager::Systemd => "systemd",
@@ -34,7 +34,7 @@ impl Manager {
     }
 }
 
-/// What a manager has to run.
+/// Definition of the server for its manager.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceDefinition {
     pub program: PathBuf,
@@ -43,7 +43,7 @@ pub struct ServiceDefinition {
     pub environment: BTreeMap<String, String>,
     /// Paths among the arguments may be relative to it.
     pub folder: PathBuf,
-    /// What the server prints is added to it.
+    /// File to which the output of the server is appended.
     pub log: PathBuf,
     /// File of `environment`, for systemd.
     pub environment_file: PathBuf,

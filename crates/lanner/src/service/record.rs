@@ -1,4 +1,4 @@
-//! What `lanner start` remembers of the server that it has started.
+//! Record that `lanner start` keeps of the server it started.
 
 use std::{
     fs, io,
@@ -16,7 +16,7 @@ use super::Manager;
 pub struct ServiceRecord {
     pub manager: Manager,
     pub at_login: bool,
-    /// Of a server without a manager.
+    /// Process id of a server without a manager.
     pub pid: Option<u32>,
     /// Where it was told to listen; port 0 is any.
     pub address: SocketAddr,

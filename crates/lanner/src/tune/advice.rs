@@ -70,7 +70,7 @@ fn speculation(measured: &MeasuredModel) -> Option<Setting> {
 }
 
 impl SettingValue {
-    /// As TOML writes it.
+    /// The value as TOML.
     pub(crate) fn toml(&self) -> String {
         match self {
             // A JSON string is a TOML string.

@@ -1,4 +1,4 @@
-//! What the engine reaches on this machine, measured with small random models: bytes of weights per
+//! Speed of the engine on this machine, measured with small random models: bytes of weights per
 //! second in each stored format, operations per second in prompts, and the time of a layer.
 
 use engine::{
@@ -33,7 +33,7 @@ pub(crate) struct Calibration {
 /// One stored format.
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
-    /// As the engine names it.
+    /// Format, by the engine's name.
     pub format: String,
     /// Weights read while decoding, in gigabytes per second.
     pub weight_gb_s: f64,

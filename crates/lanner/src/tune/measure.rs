@@ -18,7 +18,7 @@ use crate::{
 /// Speeds of a model on this machine.
 pub(crate) struct MeasuredModel {
     pub name: String,
-    /// As the engine holds them.
+    /// Bytes of weights that the engine holds.
     pub weight_bytes: usize,
     pub format: String,
     /// Tokens of the measured prompt.

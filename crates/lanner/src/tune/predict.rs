@@ -13,7 +13,7 @@ pub(crate) struct Prediction {
     pub basis: Option<String>,
 }
 
-/// Of decoding after [`PROMPT`] tokens, and of a prompt of that length.
+/// Speeds of decoding after [`PROMPT`] tokens, and of a prompt of that length.
 ///
 /// A step reads the weights and the state of the sequence once and spends a fixed time on each
 /// layer; a prompt computes two operations for each parameter of the layers and token.

@@ -7,13 +7,13 @@ use crate::host::HostInfo;
 /// Memory for weights, steps and state of models, in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Room {
-    /// Of the machine, or of its GPU if that has memory of its own.
+    /// Memory of the machine, or of its GPU if that has memory of its own.
     pub total: u64,
     /// A control group's limit below that.
     pub group_limit: Option<u64>,
-    /// What is left for models.
+    /// Memory left for models.
     pub bytes: u64,
-    /// What `bytes` is, in words.
+    /// Rule that gives `bytes`, in words.
     pub rule: &'static str,
 }
 

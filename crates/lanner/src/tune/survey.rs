@@ -1,5 +1,5 @@
-//! What fits into this machine's memory, at which context and how fast: local models as they are,
-//! and every model of the catalogue in several formats.
+//! Models that fit into this machine's memory, at which context and how fast: local models as they
+//! are, and every model of the catalogue in several formats.
 
 use engine::{
     Footprint, Headers, Memory, Options,
@@ -79,7 +79,7 @@ pub(crate) fn survey(
     own.chain(published).flat_map(|(name, source, headers)| surveyor.rows(name, source, headers)).collect()
 }
 
-/// What `lanner quantize` makes of a model.
+/// Formats that `lanner quantize` makes.
 fn formats() -> impl Iterator<Item = Quantization> {
     [8, 6, 4].into_iter().filter_map(|bits| quantization(Mode::Affine, Some(bits), None).ok())
 }

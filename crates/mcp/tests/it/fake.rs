@@ -80,7 +80,7 @@ impl Fake {
         }
     }
 
-    /// What a process does before it answers.
+    /// Faults of a process before it answers.
     fn misbehave(&self, message: &Value) {
         let method = message["method"].as_str().unwrap_or_default();
         match (&*self.mode, method) {

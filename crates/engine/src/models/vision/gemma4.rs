@@ -210,7 +210,7 @@ impl Layer {
         let norm = |name| w.rms_norm(name, hidden, eps);
         let (attention, mlp) = (w.sub("self_attn"), w.sub("mlp"));
         let own = |w: &Weights, name, outputs, inputs| ClippedLinear::load(c, &w.sub(name), outputs, inputs);
-        // Of numbers in the order in which pairs turn.
+        // Norm of a head, with its weight in the order in which pairs turn.
         let head_norm = |name: &str| -> Result<RmsNorm> {
             let weight = attention.sub(name).float32("weight", &[dim])?;
             Ok(RmsNorm::new(halves_together(&weight.reshape(&[1, 1, dim])).reshape(&[dim]), eps))

@@ -19,7 +19,7 @@ struct PlacedImage {
     columns: usize,
     /// Its first token's position on every axis.
     position: i32,
-    /// What is subtracted from the indices of tokens after it.
+    /// Difference between index and position of the tokens after it.
     lag: i32,
 }
 

@@ -70,7 +70,7 @@ fn check_tokens(image: &Image, tokens: usize) -> std::result::Result<(), String>
     }
 }
 
-/// What a model of this config.json's text part, with `tower` or without, does with images; `known`
+/// Image support of a model with this config.json's text part, with or without a `tower`; `known`
 /// if the family's towers are supported.
 pub(crate) fn support(config: &Value, tower: Option<&dyn Tower>, known: bool) -> Vision {
     let id = ["image_token_id", "image_token_index"].iter().find_map(|key| config.get(key)?.as_u64());

@@ -19,7 +19,7 @@ use crate::{
     weights::Weights,
 };
 
-/// Of the tower's norms; config.json does not say.
+/// Epsilon of the tower's norms; config.json does not say.
 const EPS: f32 = 1e-5;
 
 #[derive(Deserialize)]
@@ -79,7 +79,8 @@ pub(in crate::models) fn load(config: &Value, text: &Value, w: &Weights) -> Resu
     }))
 }
 
-/// Of a whole head's frequencies, every other one turns by the row, the others by the column.
+/// Rotation by row and column: every other one of a whole head's frequencies turns by the row, the
+/// others by the column.
 fn rope(config: &Value, head_dim: i32) -> Result<Rope> {
     let parameters = config.get("rope_parameters").cloned().unwrap_or_default();
     let theta = parameters.get("rope_theta").or(config.get("rope_theta")).cloned();
@@ -143,7 +144,7 @@ impl Tower for PixtralTower {
 
 struct Layer {
     attention_norm: RmsNorm,
-    /// Of queries, keys and values.
+    /// Projections of queries, keys and values.
     projections: [Linear; 3],
     heads: CoreAttention,
     o_proj: Linear,

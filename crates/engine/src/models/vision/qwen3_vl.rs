@@ -110,7 +110,7 @@ struct VisionTower {
     table: OnceCell<Vec<f32>>,
     blocks: Vec<Block>,
     merger: Merger,
-    /// Of the blocks in `deepstack_visual_indexes`.
+    /// Mergers after the blocks in `deepstack_visual_indexes`.
     deep_mergers: Vec<Merger>,
     activations: Dtype,
 }

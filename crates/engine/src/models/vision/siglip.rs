@@ -139,7 +139,7 @@ impl Tower for SiglipTower {
 
 struct Layer {
     layer_norm1: LayerNorm,
-    /// Of queries, keys and values.
+    /// Projections of queries, keys and values.
     projections: [Linear; 3],
     heads: CoreAttention,
     out_proj: Linear,

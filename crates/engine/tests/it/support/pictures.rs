@@ -56,7 +56,7 @@ pub(crate) struct Recorded {
     input: Input,
 }
 
-/// What a tower reads.
+/// Input of a tower.
 enum Input {
     /// Patches of this many values, merged two by two.
     Patches(usize),

@@ -14,7 +14,7 @@ pub(super) struct Branch {
     unsaved: Vec<Message>,
 }
 
-/// What an answer adds to a branch.
+/// An answer to add to a branch.
 pub(super) struct Answer {
     pub(super) model: String,
     pub(super) content: String,

@@ -26,7 +26,7 @@ impl ChatCompleter {
         ChatCompleter { hub, store, files: FilenameCompleter::new() }
     }
 
-    /// What may follow a command.
+    /// Completions of a command's argument.
     fn follows(&self, command: &str) -> Vec<Pair> {
         let names = |names: &[&str]| names.iter().map(|name| pair(name, name)).collect();
         match command {

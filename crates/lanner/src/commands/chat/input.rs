@@ -39,7 +39,7 @@ pub(super) struct Entered {
     pub(super) is_quoted: bool,
 }
 
-/// What the user has typed.
+/// Input from the terminal.
 enum Typed {
     Line(String),
     /// Ctrl-C.

@@ -15,7 +15,7 @@ use crate::{
 pub(super) struct Loaded {
     model: Model,
     config: ModelConfig,
-    /// As the program was started; its drafters are for its model alone.
+    /// Config at the start of the program; its drafters are for its model alone.
     started: ModelConfig,
 }
 

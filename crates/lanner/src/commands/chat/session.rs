@@ -47,7 +47,7 @@ pub(super) struct Session {
     interruptible: bool,
 }
 
-/// What was streamed in one step of an answer, and its figures.
+/// Output streamed in one step of an answer, and its figures.
 struct Streamed {
     prompt: Vec<u32>,
     written: AnswerStep,
@@ -94,7 +94,7 @@ impl Session {
     /// Answers the last message again, beside the answers before.
     ///
     /// # Errors
-    /// As [`turn`](Session::turn); the former answer stays then.
+    /// Those of [`turn`](Session::turn); the former answer stays then.
     pub(super) fn regenerate(&mut self) -> Result<(), CommandError> {
         let before = self.branch.clone();
         if !self.branch.rewind_to_question() {
@@ -107,7 +107,7 @@ impl Session {
     /// Replaces the last message and answers it, beside the message before.
     ///
     /// # Errors
-    /// As [`turn`](Session::turn); the former message stays then.
+    /// Those of [`turn`](Session::turn); the former message stays then.
     pub(super) fn edit(&mut self, text: &str) -> Result<(), CommandError> {
         let before = self.branch.clone();
         if text.trim().is_empty() || self.branch.question().is_none_or(|question| question == text) {
@@ -211,7 +211,7 @@ impl Session {
         interrupts: &mut Option<Signal>,
     ) -> Result<(AnswerStep, Finish), CommandError> {
         let mut written = AnswerStep::default();
-        // What is typed meanwhile appears at the next prompt, not within the answer.
+        // Input typed meanwhile appears at the next prompt, not within the answer.
         let _quiet = self.interruptible.then(NoEcho::begin);
         let mut printer = Printer::new(self.color).with_markdown(self.markdown);
         loop {

@@ -58,7 +58,7 @@ A message of several lines: Alt+Enter or Ctrl+J begins a new line, a line that e
 continues in the next, \"\"\" before and after encloses lines, and pasted lines stay together.
 A space before / makes a message of it. Tab completes commands. Ctrl-C stops an answer.";
 
-/// What `/help` prints.
+/// Text of `/help`.
 pub(super) fn help() -> String {
     let shown = COMMANDS.iter().filter(|(.., does)| !does.is_empty());
     let line =

@@ -1,4 +1,4 @@
-//! What `/stats` shows: the last answer's figures, and sums of the chat.
+//! Figures of `/stats`: those of the last answer, and sums of the chat.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) struct AnswerStats {
 }
 
 impl AnswerStats {
-    /// Of an answer to the prompt `ids`.
+    /// Figures of an answer to the prompt `ids`.
     pub(super) fn new(model: &Model, ids: &[u32], finish: &Finish) -> AnswerStats {
         let mut usage = Usage::default();
         usage.add(finish, true, |at| miss_context(model, ids, at));
@@ -114,7 +114,7 @@ fn seconds(time: Duration) -> String {
     format!("{:.2} s", time.as_secs_f64())
 }
 
-/// What was reused, and why not more.
+/// Reused part of the prompt, and why it is not larger.
 fn cache(cache: &CacheUsage, prompt_tokens: usize) -> String {
     let place = match cache.source {
         Some("disk") => " (from the disk)",

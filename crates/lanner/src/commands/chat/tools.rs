@@ -48,7 +48,7 @@ pub(super) struct Steps {
     pub messages: Vec<Value>,
 }
 
-/// What the user says to a call.
+/// The user's decision on a call.
 enum Consent {
     Once,
     Always,

@@ -16,7 +16,7 @@ use crate::service::{Manager, ServiceDefinition, ServiceError, ServiceFolders, l
 const STOP: Duration = Duration::from_secs(40);
 const POLL: Duration = Duration::from_millis(100);
 
-/// What keeps servers running on this machine.
+/// Default manager of servers on this machine.
 pub(super) fn default_manager() -> Manager {
     match cfg!(target_os = "macos") {
         true => Manager::Launchd,

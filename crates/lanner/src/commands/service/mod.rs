@@ -38,7 +38,7 @@ struct ServiceProcess {
     restarts: Option<u32>,
 }
 
-/// What a server says of itself.
+/// Health of a server, by its own report.
 enum ServerHealth {
     Good(Value),
     /// It answers, but has a problem: a sentence.

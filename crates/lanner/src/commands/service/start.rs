@@ -95,7 +95,7 @@ fn check_address(address: SocketAddr) -> Result<(), ServiceError> {
 /// A server that is not ready yet.
 struct Starting {
     record: ServiceRecord,
-    /// Of a plain server.
+    /// Process of a plain server.
     child: Option<Child>,
 }
 
@@ -195,7 +195,7 @@ impl Starting {
         }
     }
 
-    /// What keeps it running.
+    /// The server's manager, in words.
     fn about(&self) -> String {
         let login = if self.record.at_login { ", also after each login" } else { "" };
         match (self.record.manager, self.record.pid) {

@@ -23,7 +23,7 @@ const MODELS: Duration = Duration::from_secs(10);
 /// Exit status if no server runs, as of other programs that tell the state of services.
 const STOPPED: u8 = 3;
 
-/// What is known of the server.
+/// Known state of the server.
 struct ServiceStatus {
     record: ServiceRecord,
     process: ServiceProcess,
@@ -193,7 +193,7 @@ fn time(seconds: u64) -> String {
     Timestamp::from_second(seconds as i64).map_or("-".into(), |time| time.to_string())
 }
 
-/// Of a process, where the system tells.
+/// Resident memory of a process, where the system reports it.
 fn resident_bytes(pid: u32) -> Option<u64> {
     let output = Command::new("ps").args(["-o", "rss=", "-p", &pid.to_string()]).output().ok()?;
     let kilobytes: u64 = String::from_utf8(output.stdout).ok()?.trim().parse().ok()?;

@@ -81,7 +81,7 @@ enum Events {
     /// Steps with calls of MCP tools between them.
     Steps {
         tools: Box<ToolLoop>,
-        /// Of images and their files, held to the end: each step decodes them anew.
+        /// Charges for images and their files, held to the end: each step decodes them anew.
         _images: [Option<ImageCharge>; 2],
         _running: RunningChoices,
         _active: ActiveGuard,
@@ -90,7 +90,7 @@ enum Events {
     Replayed(VecDeque<(usize, ChoiceEvent)>),
 }
 
-/// What happens next in an answer.
+/// Next event of an answer.
 enum AnswerEvent {
     Choice(usize, ChoiceEvent),
     /// A step has ended, and calls of tools follow.

@@ -62,7 +62,7 @@ enum Phase {
     Ended,
 }
 
-/// What is left of a request's limits.
+/// Rest of a request's limits.
 struct Budget {
     calls: usize,
     bytes: usize,

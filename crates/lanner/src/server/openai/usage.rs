@@ -67,7 +67,7 @@ pub struct LannerUsage {
     /// Whether the answer thinks; omitted if the model cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<ThinkingUsage>,
-    /// What an answer with MCP tools took; omitted without them.
+    /// Usage of MCP tools in the answer; omitted without them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp: Option<McpUsage>,
     /// Why the answer may differ from the model's own, each reason once; omitted if none applies.

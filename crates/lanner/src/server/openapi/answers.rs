@@ -60,7 +60,7 @@ pub(crate) struct ModelListAnswer {
     data: Vec<ModelAnswer>,
 }
 
-/// What requests may use of a model.
+/// Features of a model that requests may use.
 #[derive(JsonSchema)]
 struct Capabilities {
     /// Images in messages.

@@ -7,7 +7,7 @@ use vision::ConfigFiles;
 
 use super::server::{IMAGE_TOKEN, vision_tokenizer};
 
-/// As Qwen's chat templates: the parts of a content one after the other.
+/// A template like Qwen's: the parts of a content one after the other.
 pub(crate) const VISION_TEMPLATE: &str = "{#- Calls: <tool_call> -#}{%- for m in messages %}<|im_start|>{{ m.role }}\n\
     {% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'image' %}\
     <|vision_start|><|image_pad|><|vision_end|>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}\

@@ -258,7 +258,7 @@ impl PreparedAttention {
         out
     }
 
-    /// Of the queries `tokens` of a row, whose keys are all in its buffers.
+    /// Attention shape of the queries `tokens` of a row, whose keys are all in its buffers.
     fn shape(&self, row: &RowSpan, tokens: Range<usize>, mask: AttentionMask) -> AttentionShape {
         AttentionShape {
             tokens: tokens.len(),

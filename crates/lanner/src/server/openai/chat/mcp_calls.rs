@@ -39,7 +39,7 @@ pub(super) struct McpCallWriter {
     tools: BTreeMap<String, (String, String)>,
     /// Offered names of those whose calls the client sees, to approve them.
     asks: BTreeSet<String>,
-    /// Of the calls in this step, by the model's index: the client's index.
+    /// The client's index of each call in this step, by the model's index.
     indexes: BTreeMap<usize, Option<usize>>,
 }
 
@@ -136,10 +136,10 @@ pub(super) fn as_tool_messages(messages: &mut Vec<Value>) -> Result<(), ApiError
     Ok(())
 }
 
-/// What the client says to a call that needs approval.
+/// The client's decision on a call that needs approval.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct McpApproval {
-    /// Of the call.
+    /// Id of the call.
     id: String,
     approve: bool,
     /// For the model, if the call is refused.

@@ -1,4 +1,4 @@
-//! What an answer that calls MCP tools reports besides the model's text.
+//! Events of an answer that calls MCP tools, besides the model's text.
 
 use mcp::ToolInfo;
 
@@ -37,7 +37,7 @@ pub(crate) struct ToolPlan {
     pub max_calls: Option<u64>,
 }
 
-/// What happens to calls.
+/// An event of MCP servers and their calls.
 #[derive(Clone, Debug)]
 pub(crate) enum ToolEvent {
     /// A server was asked for its tools.

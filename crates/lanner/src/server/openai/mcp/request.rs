@@ -48,7 +48,7 @@ pub struct McpRequest {
     offered: Option<Offered>,
 }
 
-/// What a server answered when it was asked for its tools.
+/// A server's tools, or its error.
 #[derive(Clone, Debug)]
 struct Listing {
     server: Arc<Server>,
@@ -203,7 +203,7 @@ impl McpRequest {
         Ok(set.map(Arc::new))
     }
 
-    /// What was offered.
+    /// The offered tools, if there are any.
     pub(crate) fn into_offered(self) -> Option<Offered> {
         self.offered
     }

@@ -97,7 +97,7 @@ pub(super) fn messages(
 }
 
 struct Turns<'a> {
-    /// Of calls of MCP tools.
+    /// Approvals of MCP tool calls.
     approvals: Approvals<'a>,
     messages: Vec<Value>,
     images: Images,

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// What became of the requests to approve a call, by their ids.
+/// Answers to the requests to approve a call, by their ids.
 #[derive(Default)]
 pub(super) struct Approvals<'a> {
     answers: BTreeMap<&'a str, Answer<'a>>,
@@ -82,7 +82,7 @@ pub(super) fn called_name(label: &str, name: &str) -> String {
 pub(super) struct ApprovedCall {
     /// The approval's field.
     param: String,
-    /// Of the approval request.
+    /// Id of the approval request.
     id: String,
     label: String,
     name: String,

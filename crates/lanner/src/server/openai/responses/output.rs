@@ -57,7 +57,7 @@ pub(crate) enum OutputItem {
         arguments: String,
         output: Option<String>,
         error: Option<String>,
-        /// Of the call's approval, if it needed one.
+        /// Id of the call's approval request, if it needed one.
         approval_request_id: Option<String>,
     },
     /// A call that this server makes once the client approves it.

@@ -25,7 +25,7 @@ pub struct ItemsSize {
     pub values: usize,
     /// Without those of images.
     pub bytes: usize,
-    /// Of images.
+    /// Bytes of images.
     pub image_bytes: usize,
 }
 
