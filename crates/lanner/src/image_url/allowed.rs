@@ -55,13 +55,15 @@ impl FromStr for AllowedHost {
             Some((host, port)) => (host, Some(port.parse().map_err(|_| wrong())?)),
             None => (rest, None),
         };
+        // Before a dot at the end is removed: `*.` is no pattern.
+        let is_any = host == "*";
         let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
         let is_name = |host: &str| {
             !host.is_empty()
                 && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte))
         };
         let name = match host.strip_prefix("*.") {
-            _ if host == "*" => HostName::Any,
+            _ if is_any => HostName::Any,
             Some(parent) if is_name(parent) => HostName::Below(format!(".{parent}")),
             None if is_name(host) => HostName::One(host.to_owned()),
             _ => return Err(wrong()),
@@ -93,12 +95,13 @@ impl AllowedHost {
 impl Target {
     pub(super) fn parse(url: &str) -> Result<Target, ImageUrlError> {
         let bad = ImageUrlError::BadUrl;
-        let uri: Uri = url.parse().map_err(|_| bad("it has no host, or characters that need encoding"))?;
-        let is_https = match uri.scheme_str() {
+        let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+        let is_https = match scheme.as_deref() {
             Some("https") => true,
             Some("http") => false,
             _ => return Err(bad("it must begin with https://")),
         };
+        let uri: Uri = url.parse().map_err(|_| bad("it has no host, or characters that need encoding"))?;
         let authority = uri.authority().ok_or(bad("it has no host"))?;
         if authority.as_str().contains('@') {
             return Err(bad("it must not hold a user name or password"));

@@ -8,7 +8,7 @@ use nn::{Activation, CoreAttention, Linear, RmsNorm, Rope, RopePairs, Softmax, g
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Tower;
+use super::{Tower, check_sizes};
 use crate::{
     api::{Image, ImageTensor},
     error::Result,
@@ -49,14 +49,11 @@ fn defaults() -> Value {
 pub(in crate::models) fn load(config: &Value, w: &Weights, hidden_size: i32) -> Result<Box<dyn Tower>> {
     let c: Config = parse(&with_defaults(config, defaults()))?;
     check_activation(config, "hidden_activation", "gelu_pytorch_tanh")?;
-    for (key, value, most) in [
-        ("patch_size", c.patch_size, 256),
-        ("pooling_kernel_size", c.pooling_kernel_size, 16),
-        ("position_embedding_size", c.position_embedding_size, 1 << 17),
-    ] {
-        let message = format!("vision_config's {key} is {value}; it must be between 1 and {most}");
-        ensure_supported((1..=most).contains(&value), message)?;
-    }
+    check_sizes([
+        ("vision_config's patch_size", c.patch_size, 256),
+        ("vision_config's pooling_kernel_size", c.pooling_kernel_size, 16),
+        ("vision_config's position_embedding_size", c.position_embedding_size, 1 << 17),
+    ])?;
     ensure_supported(c.head_dim % 4 == 0, "vision_config's head_dim is no multiple of 4")?;
     let hidden = c.hidden_size;
     let (embedder, layers) = (w.sub("patch_embedder"), w.sub("encoder").sub("layers"));
@@ -159,13 +156,13 @@ impl Gemma4Tower {
 /// A linear layer whose inputs and outputs may be clipped.
 struct ClippedLinear {
     linear: Linear,
-    /// Smallest and largest input, smallest and largest output, `[1]` each.
+    /// Smallest and largest input, smallest and largest output, a scalar each.
     limits: Option<[Array; 4]>,
 }
 
 impl ClippedLinear {
     fn load(c: &Config, w: &Weights, outputs: i32, inputs: i32) -> Result<ClippedLinear> {
-        let limit = |name| w.float_tensor(name, &[1]);
+        let limit = |name| w.float_tensor(name, &[]);
         let limits = match c.use_clipped_linears {
             true => {
                 let [input_min, input_max] = [limit("input_min")?, limit("input_max")?];

@@ -19,6 +19,7 @@ pub(super) use self::{
 use crate::{
     api::{Image, Vision},
     error::Result,
+    models::config::ensure_supported,
     weights::Weights,
 };
 
@@ -59,6 +60,15 @@ pub(super) fn canonical(name: &str) -> Option<String> {
     }
     let rest = ["visual.", "vision_tower."].iter().find_map(|prefix| bare.strip_prefix(prefix))?;
     Some(format!("{PREFIX}.{}", rest.strip_prefix("vision_model.").unwrap_or(rest)))
+}
+
+/// # Errors
+/// A value, with its name before and the largest allowed one after it, is below 1 or too large.
+fn check_sizes<const N: usize>(sizes: [(&str, i32, i32); N]) -> Result<()> {
+    sizes.into_iter().try_for_each(|(key, value, most)| {
+        let message = format!("{key} is {value}; it must be between 1 and {most}");
+        ensure_supported((1..=most).contains(&value), message)
+    })
 }
 
 /// # Errors

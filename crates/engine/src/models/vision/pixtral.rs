@@ -8,7 +8,7 @@ use nn::{Activation, CoreAttention, Gelu, Linear, Mlp, Residual, RmsNorm, Rope, 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Tower, planes};
+use super::{Tower, check_sizes, planes};
 use crate::{
     api::{Image, ImageTensor},
     error::Result,
@@ -55,14 +55,11 @@ pub(in crate::models) fn load(config: &Value, text: &Value, w: &Weights) -> Resu
     check_value(text, "projector_hidden_act", "gelu")?;
     let layer = text.get("vision_feature_layer").and_then(Value::as_i64).unwrap_or(-1);
     ensure_supported(layer == -1, format!("vision_feature_layer is {layer}; only -1 is supported"))?;
-    for (key, value, most) in [
+    check_sizes([
         ("num_channels", c.num_channels, 64),
         ("patch_size", c.patch_size, 256),
         ("spatial_merge_size", p.spatial_merge_size, 16),
-    ] {
-        let message = format!("{key} is {value}; it must be between 1 and {most}");
-        ensure_supported((1..=most).contains(&value), message)?;
-    }
+    ])?;
     let head_dim = c.head_dim.unwrap_or(c.hidden_size / c.num_attention_heads);
     ensure_supported(head_dim % 4 == 0, format!("vision_config's head_dim is {head_dim}, no multiple of 4"))?;
     let rope = rope(config, head_dim)?;

@@ -11,7 +11,7 @@ use nn::{CoreAttention, Embedding, Gelu, LayerNorm, Linear, Rope, RopePairs, gel
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Tower;
+use super::{Tower, check_sizes};
 use crate::{
     api::{Image, ImageTensor},
     error::Result,
@@ -41,17 +41,13 @@ struct Config {
 impl Config {
     fn check(&self, config: &Value, hidden_size: i32) -> Result<()> {
         check_activation(config, "hidden_act", "gelu_pytorch_tanh")?;
-        let sizes = [
-            ("in_channels", self.in_channels, 64),
-            ("patch_size", self.patch_size, 256),
-            ("temporal_patch_size", self.temporal_patch_size, 16),
-            ("spatial_merge_size", self.spatial_merge_size, 16),
-            ("num_position_embeddings", self.num_position_embeddings, 1 << 20),
-        ];
-        for (key, value, most) in sizes {
-            let message = format!("vision_config's {key} is {value}; it must be between 1 and {most}");
-            ensure_supported((1..=most).contains(&value), message)?;
-        }
+        check_sizes([
+            ("vision_config's in_channels", self.in_channels, 64),
+            ("vision_config's patch_size", self.patch_size, 256),
+            ("vision_config's temporal_patch_size", self.temporal_patch_size, 16),
+            ("vision_config's spatial_merge_size", self.spatial_merge_size, 16),
+            ("vision_config's num_position_embeddings", self.num_position_embeddings, 1 << 20),
+        ])?;
         let side = self.side();
         ensure_supported(
             side * side == self.num_position_embeddings,

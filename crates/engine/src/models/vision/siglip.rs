@@ -10,7 +10,7 @@ use nn::{CoreAttention, Embedding, Gelu, LayerNorm, Linear, RmsNorm, Rope, RopeP
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Tower, planes};
+use super::{Tower, check_sizes, planes};
 use crate::{
     api::{Image, ImageTensor},
     error::Result,
@@ -44,14 +44,11 @@ pub(in crate::models) fn load(
 ) -> Result<Box<dyn Tower>> {
     let c: Config = parse(&with_defaults(config, defaults()))?;
     check_activation(config, "hidden_act", "gelu_pytorch_tanh")?;
-    for (key, value, most) in [
-        ("num_channels", c.num_channels, 64),
-        ("patch_size", c.patch_size, 256),
-        ("image_size", c.image_size, 1 << 13),
-    ] {
-        let message = format!("vision_config's {key} is {value}; it must be between 1 and {most}");
-        ensure_supported((1..=most).contains(&value), message)?;
-    }
+    check_sizes([
+        ("vision_config's num_channels", c.num_channels, 64),
+        ("vision_config's patch_size", c.patch_size, 256),
+        ("vision_config's image_size", c.image_size, 1 << 13),
+    ])?;
     let patches = c.image_size / c.patch_size;
     let side = f64::from(tokens.max(0)).sqrt() as i32;
     ensure_supported(
