@@ -83,7 +83,7 @@ impl Footprint {
         // threads compute with.
         let work = || {
             let _streams = mlx::Streams::lease()?;
-            nn::use_graph()?;
+            nn::use_shapes_only()?;
             described.footprint(options)
         };
         let found = thread::scope(|scope| scope.spawn(work).join());

@@ -55,8 +55,7 @@ pub fn safetensors_index(bytes: &[u8]) -> Outcome {
 
 /// Builds the model of a config.json over tensors with shapes but no data.
 pub fn config_json(bytes: &[u8]) -> Outcome {
-    // The arrays are never computed, so their size does not matter.
-    mlx::set_memory_limit(1 << 50).map_err(text)?;
+    mlx::build_shapes_only();
     let config: Value = serde_json::from_slice(bytes).map_err(text)?;
     models::is_dflash(&config);
     QuantizationConfig::from_config(&config).map_err(text)?;

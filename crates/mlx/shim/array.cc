@@ -169,6 +169,8 @@ void set_cache_limit(size_t bytes) { mx::set_cache_limit(bytes); }
 
 void set_memory_limit(size_t bytes) { mx::set_memory_limit(bytes); }
 
+void build_shapes_only() { shapes_only = true; }
+
 void wire_memory(size_t bytes) {
   if (!on_gpu() || !mx::metal::is_available()) {
     return;

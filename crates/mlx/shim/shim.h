@@ -28,10 +28,13 @@ struct Arrays {
 using Out = std::unique_ptr<array>;
 using Ints = rust::Slice<const std::int32_t>;
 
+// Whether this thread builds arrays for their shapes alone.
+inline thread_local bool shapes_only = false;
+
 // Every result passes here. MLX's CPU allocator does not check for failed allocations, so those that
 // cannot succeed are refused beforehand.
 inline Out wrap(array a) {
-  if (a.nbytes() > mx::get_memory_limit()) {
+  if (!shapes_only && a.nbytes() > mx::get_memory_limit()) {
     throw std::runtime_error(
         "out of memory: an array of " + std::to_string(a.nbytes()) + " bytes, where the limit is " +
         std::to_string(mx::get_memory_limit()));
@@ -71,6 +74,7 @@ size_t peak_memory();
 void reset_peak_memory();
 void set_cache_limit(size_t bytes);
 void set_memory_limit(size_t bytes);
+void build_shapes_only();
 void wire_memory(size_t bytes);
 void clear_cache();
 

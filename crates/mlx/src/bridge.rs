@@ -86,6 +86,7 @@ mod ffi {
         fn reset_peak_memory();
         fn set_cache_limit(bytes: usize) -> Result<()>;
         fn set_memory_limit(bytes: usize) -> Result<()>;
+        fn build_shapes_only();
         fn wire_memory(bytes: usize) -> Result<()>;
         fn clear_cache() -> Result<()>;
 

@@ -120,6 +120,12 @@ pub fn set_memory_limit(bytes: usize) -> Result<()> {
     Ok(bridge::set_memory_limit(bytes)?)
 }
 
+/// This thread builds arrays for their shapes alone from here on, so they may be larger than the
+/// memory limit. To evaluate one is an error of the caller.
+pub fn build_shapes_only() {
+    bridge::build_shapes_only();
+}
+
 /// On Metal, keeps up to `bytes` of arrays resident (wired), at most the device's recommended
 /// limit; otherwise the system may page them out while idle. Needs macOS 15; does nothing
 /// elsewhere.

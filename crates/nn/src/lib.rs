@@ -41,7 +41,7 @@ pub use backend::{
         AllowedTokens, KernelOptions, PlainDraw, TokenList, allow_warpgroups, kernel_logs, sample_plain,
         set_kernel_options,
     },
-    take_fallbacks, use_cuda, use_gpu, use_graph,
+    take_fallbacks, use_cuda, use_gpu, use_shapes_only,
 };
 pub use core_attention::{CoreAttention, KvRow};
 pub use delta_net::{DeltaHeads, DeltaNet, DeltaRow, DeltaWeights};

@@ -159,7 +159,7 @@ fn model_is_switched_and_the_conversation_stays() {
 fn set_stats_and_other_commands_tell_what_they_do() {
     let chat = Chat::new();
     let lines = "/stats\n/set max_tokens 1\nsay a\n/set max-tokens default\n/stats\n/set\n/set top_p 7\n/system Be brief.\n\
-                 /image owl.png\n/save\n/help\n/nonsense\n";
+                 /save\n/help\n/nonsense\n";
     let (stdout, said) = chat.says(lines, &[]);
     assert_eq!(stdout, "Ans\n");
     for part in [
@@ -173,7 +173,6 @@ fn set_stats_and_other_commands_tell_what_they_do() {
         "this chat: 1 answer, ",
         "temperature         0 ",
         "top_p is 7; it must be above 0 and at most 1",
-        "takes no images; send text, or load a model with vision",
         "/load ",
         "go on with a saved conversation",
         "there is no /nonsense; there are /help, /model, ",
@@ -181,6 +180,14 @@ fn set_stats_and_other_commands_tell_what_they_do() {
         assert!(said.contains(part), "{part:?} is missing in\n{said}");
     }
     assert!(said.contains("saved as ") && said.contains("lanner chat --continue "), "{said}");
+}
+
+#[test]
+fn image_for_a_model_without_vision_fails_in_a_pipe() {
+    let output = Chat::new().run("/image owl.png\nsay a\n", &[]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
+    assert!(said.contains("takes no images; send text, or load a model with vision"), "{said}");
 }
 
 #[test]

@@ -141,6 +141,7 @@ fn paths_shows_where_data_lies() {
             "prefixes": "/cache/lanner/state",
             "kernels": "/cache/lanner/kernels",
             "store": "/home/owl/.local/share/lanner/store.db",
+            "mcp": "/home/owl/.config/lanner/mcp.json",
             "history": "/home/owl/.local/state/lanner/chat-history",
             "agents": "/home/owl/.local/state/lanner/agents",
             "service": "/home/owl/.local/state/lanner/service",
@@ -148,7 +149,7 @@ fn paths_shows_where_data_lies() {
         })
     );
     let table = stdout(&["paths"], &[]);
-    assert_eq!(table.lines().count(), 9, "{table}");
+    assert_eq!(table.lines().count(), 10, "{table}");
 }
 
 #[test]

@@ -76,14 +76,15 @@ pub fn use_gpu(gpu: bool) -> ::mlx::Result<()> {
     Ok(())
 }
 
-/// Chooses MLX's own operations on the CPU for this thread from here on. They compute nothing
-/// before they are evaluated: enough for the shapes of a model whose weights are not there.
+/// Chooses MLX's own operations on the CPU for this thread from here on, for the shapes of a model
+/// whose weights are not there: arrays may be larger than the memory limit and are not evaluated.
 ///
 /// # Errors
 /// Those of [`use_gpu`].
-pub fn use_graph() -> ::mlx::Result<()> {
+pub fn use_shapes_only() -> ::mlx::Result<()> {
     ::mlx::use_gpu(false)?;
     ::mlx::cuda::set_in_use(false);
+    ::mlx::build_shapes_only();
     CURRENT.set(Some(Backend::Mlx));
     Ok(())
 }

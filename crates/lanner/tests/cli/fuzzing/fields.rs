@@ -167,7 +167,7 @@ pub(super) const COMMON: [Field; 46] = [
     ("prompt_cache_retention", &[r#""24h""#], &[r#""1y""#]),
 ];
 
-pub(super) const CHAT: [Field; 28] = [
+pub(super) const CHAT: [Field; 29] = [
     (
         "messages",
         &[
@@ -188,6 +188,16 @@ pub(super) const CHAT: [Field; 28] = [
             r#"[{"role":[],"content":{}}]"#,
             r#"[{"role":"user","content":"x","reasoning_content":[1]}]"#,
             r#"[7]"#,
+        ],
+    ),
+    (
+        "mcp_approvals",
+        &["null", "[]"],
+        &[
+            r#"[{"id":"c1","approve":true}]"#,
+            r#"[{"id":"","approve":false,"reason":""}]"#,
+            r#"[{"id":7}]"#,
+            "[null]",
         ],
     ),
     (
