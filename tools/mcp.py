@@ -62,7 +62,7 @@ def main():
             file = work / "cases.json"
             file.write_text(json.dumps(cases))
             environment = {**os.environ, "LANNER_MCP_SERVERS": str(file)}
-            command = ["cargo", "test", "-p", "lanner", "--test", "cli", "--", "mcp::real", "--nocapture"]
+            command = ["cargo", "test", "--workspace", "--test", "cli", "--", "mcp::real", "--nocapture"]
             code = subprocess.run(command, cwd=ROOT, env=environment).returncode
         finally:
             for process in processes:

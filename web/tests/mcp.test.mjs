@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { after, before, test } from "node:test";
+import { after, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { answer, checkAccessibility, program, send, set, shared, shot } from "./actions.mjs";
 import { openPage, serve, until } from "./support.mjs";
@@ -13,22 +13,25 @@ const fake = join(dirname(fileURLToPath(import.meta.url)), "fake-mcp.mjs");
 let folder;
 let server;
 
-before(async () => {
+after(async () => {
+  await server?.stop();
+  if (folder) rmSync(folder, { recursive: true, force: true });
+});
+
+/** Hooks of this file may run before those that start the hub. */
+async function start() {
+  if (server) return;
   folder = mkdtempSync(join(tmpdir(), "lanner-mcp-"));
   const file = join(folder, "mcp.json");
   const servers = { weather: { command: process.execPath, args: [fake] } };
   writeFileSync(file, JSON.stringify({ mcpServers: servers }));
   server = await serve(program, shared.hub.url, "--mcp", file);
-});
-
-after(async () => {
-  await server?.stop();
-  rmSync(folder, { recursive: true, force: true });
-});
+}
 
 /** A page whose model must call the tool of the server. */
 function inPageWithTools(name, run) {
   test(name, { timeout: 120_000 }, async () => {
+    await start();
     const settings = { temperature: 0, max_tokens: 60, thinking: "off" };
     const { page, errors, close } = await openPage(shared.chromium, server.url, { settings });
     try {

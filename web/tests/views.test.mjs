@@ -144,17 +144,18 @@ inPage("page_is_usable_with_the_keyboard_alone", async page => {
     await page.keyboard.press(key);
     await page.keyboard.up("Alt");
   };
+  const focused = id => until(page, id => document.activeElement.id === id, id);
   await alt("Digit2");
   await until(page, () => !document.querySelector("#view-engine").hidden);
   await alt("Digit1");
   await alt("KeyK");
-  assert.equal(await page.evaluate(() => document.activeElement.id), "search");
+  await focused("search");
   await alt("KeyS");
-  assert.equal(await page.evaluate(() => document.activeElement.id), "setting-system");
+  await focused("setting-system");
   await page.keyboard.press("Escape");
-  assert.equal(await page.evaluate(() => document.activeElement.id), "settings-button");
+  await focused("settings-button");
   await alt("KeyO");
-  assert.equal(await page.evaluate(() => document.activeElement.id), "prompt");
+  await focused("prompt");
   // Every stop of Tab shows where the focus is.
   await page.evaluate(() => document.querySelector(".skip").focus());
   const stops = new Set();

@@ -44,8 +44,8 @@ export function approvalNode(
   const cards = calls.map((call, index) => {
     const name = shownName(call.function.name);
     return el(
-      "section",
-      { class: "tool-call", "aria-label": `Call of ${name}` },
+      "div",
+      { class: "tool-call" },
       el("h3", {}, onDecision ? "Wants to call " : "Asked to call ", el("code", {}, name)),
       codeNode(pretty(call.function.arguments), "json"),
       onDecision && calls.length > 1

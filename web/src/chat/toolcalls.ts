@@ -21,8 +21,8 @@ export function toolCallsNode(
   );
   const cards = calls.map((call, index) =>
     el(
-      "section",
-      { class: "tool-call", "aria-label": `Call of ${call.function.name}` },
+      "div",
+      { class: "tool-call" },
       el("h3", {}, "Calls ", el("code", {}, call.function.name)),
       codeNode(pretty(call.function.arguments), "json"),
       onResults && el("label", { for: fields[index]!.id }, "Result"),
