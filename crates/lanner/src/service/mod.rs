@@ -9,7 +9,7 @@ mod tests;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, path::PathBuf};
 
-pub use self::record::{ProgramFile, ServiceRecord};
+pub use self::record::{ProgramFile, ServiceRecord, VariableDigests};
 
 /// Manager that keeps the server running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -110,10 +110,15 @@ pub enum ServiceError {
     #[error("another lanner start or lanner stop is running; try again when it has ended")]
     Locked,
     #[error(
-        "a server with other flags already runs in the background at {url} (process {pid})\n\
-         hint: lanner stop ends it; then lanner start takes the new flags"
+        "a server already runs in the background at {url} (process {pid}) that was started with another: {what}\n\
+         hint: lanner stop ends it; then lanner start takes what is new"
     )]
-    RunsDifferently { url: String, pid: u32 },
+    RunsDifferently { url: String, pid: u32, what: String },
+    #[error(
+        "{} is not readable: {error}; so it is not known which server runs in the background\n\
+         hint: end that server if there is one, then remove the file", path.display()
+    )]
+    Record { path: PathBuf, error: io::Error },
     #[error(
         "a Lanner server that lanner start has not started already answers at {url}\n\
          hint: end it where it was started, or choose another port with --port"

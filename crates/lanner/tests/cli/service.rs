@@ -169,8 +169,89 @@ fn start_twice_is_one_server() {
     assert!(stderr.contains("the server runs already"), "{stderr}");
     let (code, _, stderr) = user.run(&[&args[..], &["--name", "owl"]].concat());
     assert_eq!(code, Some(1));
-    assert!(stderr.contains("a server with other flags already runs"), "{stderr}");
+    assert!(stderr.contains("that was started with another: flags\n"), "{stderr}");
     assert!(stderr.contains("hint: lanner stop ends it"), "{stderr}");
+    for (flags, what) in [
+        (&["--api-key", "s3cr3t"][..], "LANNER_API_KEY"),
+        (&["--at-login"], "--at-login"),
+        (&["--manager", "systemd"], "--manager"),
+    ] {
+        let keeps_manager = flags[0] != "--manager";
+        let args = if keeps_manager { &args[..] } else { &args[..5] };
+        let (code, _, stderr) = user.run(&[args, flags].concat());
+        assert_eq!(code, Some(1), "{what}");
+        assert!(stderr.contains(&format!("started with another: {what}\n")), "{stderr}");
+    }
+}
+
+#[test]
+fn server_in_another_folder_with_a_relative_path_is_another() {
+    let user = User::new();
+    for folder in ["a", "b"] {
+        fs::create_dir_all(user.path(folder)).unwrap();
+        fs::write(user.path(folder).join("keys"), "s3cr3t\n").unwrap();
+    }
+    let start = |folder: &str| {
+        let args =
+            ["start", "--port", "0", "--device", "cpu", "--manager", "plain", "--api-keys-file", "keys"];
+        said(output(user.command(&args).current_dir(user.path(folder))).unwrap())
+    };
+    assert_eq!(start("a").0, Some(0));
+    assert_eq!(start("a").0, Some(0));
+    let (code, _, stderr) = start("b");
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("started with another: folder of relative paths\n"), "{stderr}");
+}
+
+#[test]
+fn start_during_a_start_waits_until_the_server_is_ready() {
+    let user = User::new();
+    let args = ["start", "--port", "0", "--device", "cpu", "--manager", "plain"];
+    let mut first = user.command(&args);
+    let first = first.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let record = user.path(".local/state/lanner/service/service.json");
+    wait_until("the server is recorded", || record.exists());
+    // The other command may still hold the lock.
+    let mut second = user.run(&args);
+    while second.2.contains("another lanner start or lanner stop is running") {
+        second = user.run(&args);
+    }
+    let (code, stdout, stderr) = second;
+    assert_eq!(code, Some(0), "{stderr}");
+    let first = said(output_of(first).unwrap());
+    assert_eq!((first.0, &first.1), (Some(0), &stdout), "{}", first.2);
+    assert!(!stdout.ends_with(":0\n"), "{stdout}");
+}
+
+#[test]
+fn server_whose_log_was_emptied_is_running() {
+    let user = User::new();
+    let url = user.start(&PLAIN);
+    fs::write(user.path(".local/state/lanner/service/server.log"), "").unwrap();
+    let (code, status) = user.status();
+    assert_eq!(
+        (code, &status["state"], &status["url"]),
+        (Some(0), &json!("running"), &json!(url)),
+        "{status}"
+    );
+}
+
+#[test]
+fn unreadable_record_is_told_and_touches_nothing() {
+    let user = User::new();
+    user.start(&PLAIN);
+    let record = user.path(".local/state/lanner/service/service.json");
+    let before = fs::read_to_string(&record).unwrap();
+    fs::write(&record, "{").unwrap();
+    let log = fs::read_to_string(user.path(".local/state/lanner/service/server.log")).unwrap();
+    for command in [&["stop"][..], &["status"], &["start", "--port", "0", "--manager", "plain"]] {
+        let (code, _, stderr) = user.run(command);
+        assert_eq!(code, Some(1), "{command:?}");
+        assert!(stderr.contains("service.json is not readable"), "{stderr}");
+    }
+    let now = fs::read_to_string(user.path(".local/state/lanner/service/server.log")).unwrap();
+    assert_eq!(now, log);
+    fs::write(&record, before).unwrap();
 }
 
 #[test]
@@ -240,6 +321,10 @@ fn logs_follow_the_next_server() {
     assert_eq!(user.run(&["stop"]).0, Some(0));
     user.start(&PLAIN);
     wait_until("the next log is shown", || count() == 2);
+    fs::write(user.path(".local/state/lanner/service/server.log"), "after it was emptied\n").unwrap();
+    wait_until("the emptied log is shown", || {
+        fs::read_to_string(&file).unwrap().contains("after it was emptied")
+    });
     follow.kill().unwrap();
     follow.wait().unwrap();
 }
@@ -356,5 +441,5 @@ fn launchd_runs_the_agent() {
     assert!(!agent.exists() && user.path(".local/state/lanner/service/lanner.server.plist").exists());
     let (code, _, stderr) = user.run(&["start", "--manager", "launchd", "--port", "0", "--name", "owl"]);
     assert_eq!(code, Some(1));
-    assert!(stderr.contains("a server with other flags already runs"), "{stderr}");
+    assert!(stderr.contains("that was started with another: flags\n"), "{stderr}");
 }

@@ -18,8 +18,33 @@ const BLOCK: u64 = 64 << 10;
 
 /// Where the server listens, as the last line of its log that says so.
 pub(super) fn address(log: &Path) -> Option<SocketAddr> {
-    let text = String::from_utf8_lossy(&fs::read(log).ok()?).into_owned();
-    text.lines().rev().find_map(ready_address)
+    let mut file = File::open(log).ok()?;
+    let mut start = file.seek(SeekFrom::End(0)).ok()?;
+    // Begins in the block before.
+    let mut line = vec![];
+    while start > 0 {
+        let mut bytes = block_before(&mut file, &mut start).ok()?;
+        bytes.append(&mut line);
+        let newline = bytes.iter().position(|byte| *byte == b'\n');
+        let whole = if start == 0 { 0 } else { newline.map_or(bytes.len(), |at| at + 1) };
+        let text = String::from_utf8_lossy(&bytes[whole..]);
+        if let Some(found) = text.lines().rev().find_map(ready_address) {
+            return Some(found);
+        }
+        bytes.truncate(whole);
+        line = bytes;
+    }
+    None
+}
+
+/// The bytes before `start`, at most a block, which `start` then precedes.
+fn block_before(file: &mut File, start: &mut u64) -> io::Result<Vec<u8>> {
+    let length = BLOCK.min(*start);
+    *start -= length;
+    file.seek(SeekFrom::Start(*start))?;
+    let mut block = vec![0; length as usize];
+    file.read_exact(&mut block)?;
+    Ok(block)
 }
 
 fn ready_address(line: &str) -> Option<SocketAddr> {
@@ -47,11 +72,7 @@ pub(super) fn tail(file: &mut File, lines: usize) -> io::Result<(String, u64)> {
     let mut start = end;
     let mut bytes = vec![];
     while start > 0 && bytes.iter().filter(|byte| **byte == b'\n').count() <= lines {
-        let length = BLOCK.min(start);
-        start -= length;
-        file.seek(SeekFrom::Start(start))?;
-        let mut block = vec![0; length as usize];
-        file.read_exact(&mut block)?;
+        let mut block = block_before(file, &mut start)?;
         block.append(&mut bytes);
         bytes = block;
     }
@@ -91,6 +112,9 @@ mod tests {
         );
         let json = r#"{"time":"t","message":"lanner: serving m on http://127.0.0.1:3/v1 (ready in 1 s)"}"#;
         check(json, Some("127.0.0.1:3"));
+        let long = format!("{ready}{}\n", "x".repeat(3 * BLOCK as usize));
+        check(&long, Some("127.0.0.1:1"));
+        check(&format!("{}{ready}", &long[..BLOCK as usize - 9].replace("serving", "x")), None);
         check("WARN no model `lanner: serving m on http://127.0.0.1:4/v1`", None);
     }
 

@@ -29,6 +29,10 @@ pub fn logs(config: &LogsConfig) -> Result<(), CommandError> {
     }
     loop {
         let mut more = vec![];
+        // It was emptied, as rotation by copying does.
+        if file.metadata()?.len() < at {
+            at = 0;
+        }
         file.seek(SeekFrom::Start(at))?;
         at += file.read_to_end(&mut more)? as u64;
         print(&more)?;

@@ -130,11 +130,13 @@ fn file_error(path: &Path) -> impl FnOnce(io::Error) -> ServiceError {
     |error| ServiceError::File { path, error }
 }
 
-/// Removes the record: no server of `lanner start` runs.
+/// Removes the record and the variables, which may be secret: no server of `lanner start` runs.
 fn forget(folders: &ServiceFolders) -> Result<(), ServiceError> {
-    let path = folders.record();
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error(&path)(error)),
-        _ => Ok(()),
+    for path in [folders.environment(), folders.record()] {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file_error(&path)(error)),
+            _ => {}
+        }
     }
+    Ok(())
 }

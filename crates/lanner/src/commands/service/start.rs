@@ -4,6 +4,7 @@ use std::{
     env,
     io::{self, Write},
     net::{SocketAddr, TcpListener},
+    path::Path,
     process::Child,
     time::{Duration, Instant},
 };
@@ -17,8 +18,11 @@ use super::{
 use crate::{
     commands::launch::process::Signals,
     config::StartConfig,
+    sampling,
     server::unix_seconds,
-    service::{Manager, ProgramFile, ServiceDefinition, ServiceError, ServiceFolders, ServiceRecord},
+    service::{
+        Manager, ProgramFile, ServiceDefinition, ServiceError, ServiceFolders, ServiceRecord, VariableDigests,
+    },
     terminal::say,
 };
 
@@ -29,7 +33,7 @@ const TAIL: usize = 12;
 /// Prints the server's address once it is ready.
 ///
 /// # Errors
-/// A server of other flags runs already, its address is taken, or it does not get ready; then the
+/// A server that was started otherwise runs already, its address is taken, or it does not get ready; then the
 /// error ends with the last lines of its log.
 pub fn start(config: &StartConfig) -> Result<(), CommandError> {
     // From here on Ctrl-C ends what was started.
@@ -39,22 +43,27 @@ pub fn start(config: &StartConfig) -> Result<(), CommandError> {
         Signals::new()?
     };
     let lock = ServiceLock::acquire(&config.folders)?;
-    if let Some(address) = running(config)? {
-        return Ok(writeln!(io::stdout(), "{}", url(address))?);
-    }
-    check_address(config.address)?;
-    let mut starting = Starting::begin(config)?;
+    let (mut starting, is_own) = match running(config)? {
+        Some(record) => (Starting { record, child: None }, false),
+        None => {
+            check_address(config.address)?;
+            (Starting::begin(config)?, true)
+        }
+    };
     // `lanner stop` may end a server that loads for long.
     drop(lock);
     match runtime.block_on(starting.wait(config, &mut signals)) {
         Ok(address) => {
+            starting.set_ready(address, &config.folders);
             let (url, about) = (url(address), starting.about());
-            say(format_args!("lanner: a server runs in the background at {url}{about}"));
-            say("lanner: lanner status shows it, lanner logs its log; lanner stop ends it");
+            if is_own {
+                say(format_args!("lanner: a server runs in the background at {url}{about}"));
+                say("lanner: lanner status shows it, lanner logs its log; lanner stop ends it");
+            }
             Ok(writeln!(io::stdout(), "{url}")?)
         }
         Err(error) => {
-            if !matches!(error, ServiceError::Slow { .. }) {
+            if is_own && !matches!(error, ServiceError::Slow { .. }) {
                 starting.abort(&config.folders);
             }
             Err(error.into())
@@ -62,22 +71,44 @@ pub fn start(config: &StartConfig) -> Result<(), CommandError> {
     }
 }
 
-/// The address of a server with these flags that runs already.
-fn running(config: &StartConfig) -> Result<Option<SocketAddr>, ServiceError> {
+/// A server that runs already as it is asked for.
+fn running(config: &StartConfig) -> Result<Option<ServiceRecord>, ServiceError> {
     let folders = &config.folders;
-    let Some(record) = ServiceRecord::read(&folders.record()) else { return Ok(None) };
+    let Some(record) = ServiceRecord::read(&folders.record())? else { return Ok(None) };
     let found = process(&record, folders)?;
     let pid = found.pid.or(record.pid).unwrap_or(0);
     if !found.is_running {
         say(format_args!("lanner: the server before (process {pid}) has ended without lanner stop"));
         return Ok(None);
     }
-    let address = reachable(&record, folders);
-    if record.arguments != config.arguments {
-        return Err(ServiceError::RunsDifferently { url: url(address), pid });
+    let differences = differences(&record, config)?;
+    if !differences.is_empty() {
+        let url = url(reachable(&record, folders));
+        return Err(ServiceError::RunsDifferently { url, pid, what: differences.join(", ") });
     }
     say(format_args!("lanner: the server runs already (process {pid}); lanner status shows it"));
-    Ok(Some(address))
+    Ok(Some(record))
+}
+
+/// What the server that runs was started with otherwise.
+fn differences(record: &ServiceRecord, config: &StartConfig) -> Result<Vec<String>, ServiceError> {
+    let here = env::current_dir().map_err(file_error(Path::new(".")))?;
+    let is_relative = |argument: &String| {
+        let value = argument.split_once('=').map_or(&**argument, |(_, value)| value);
+        !Path::new(value).is_absolute()
+            && [&here, &record.folder].iter().any(|folder| folder.join(value).exists())
+    };
+    let differs = [
+        ("flags", record.arguments != config.arguments),
+        ("--manager", config.manager.is_some_and(|manager| manager != record.manager)),
+        ("--at-login", config.at_login != record.at_login),
+        (
+            "folder of relative paths",
+            here != record.folder && config.arguments.iter().skip(1).any(is_relative),
+        ),
+    ];
+    let named = differs.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).to_owned());
+    Ok(named.chain(record.variables.differing(&config.environment)).collect())
 }
 
 /// Whether the server can listen there.
@@ -128,9 +159,11 @@ impl Starting {
             at_login: *at_login,
             pid: child.as_ref().map(Child::id),
             address: config.address,
+            is_ready: false,
             started: unix_seconds(),
             program: ProgramFile::read(&program).map_err(file_error(&program))?,
             arguments: config.arguments.clone(),
+            variables: VariableDigests::new(format!("{:016x}", sampling::random()), &config.environment),
             folder,
         };
         let starting = Starting { record, child };
@@ -155,7 +188,7 @@ impl Starting {
             if self.has_ended(folders)? {
                 return Err(ServiceError::Ended { log: folders.log(), tail: tail() });
             }
-            if log::address(&folders.log()).is_some() {
+            if self.record.is_ready || log::address(&folders.log()).is_some() {
                 let address = reachable(&self.record, folders);
                 if let ServerHealth::Good(_) = health(address) {
                     return Ok(address);
@@ -168,6 +201,23 @@ impl Starting {
             if signals.within(POLL).await {
                 return Err(ServiceError::Interrupted);
             }
+        }
+    }
+
+    /// Records where the server listens, unless another command changes the record.
+    fn set_ready(&mut self, address: SocketAddr, folders: &ServiceFolders) {
+        let path = folders.record();
+        let Ok(_lock) = ServiceLock::acquire(folders) else { return };
+        if !matches!(ServiceRecord::read(&path), Ok(Some(record)) if record == self.record) {
+            return;
+        }
+        // A server on all addresses is told so.
+        let listens =
+            if self.record.address.ip().is_unspecified() { self.record.address.ip() } else { address.ip() };
+        self.record.address = SocketAddr::new(listens, address.port());
+        self.record.is_ready = true;
+        if let Err(error) = self.record.write(&path) {
+            tracing::warn!("cannot write {}: {error}", path.display());
         }
     }
 

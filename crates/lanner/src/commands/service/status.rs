@@ -65,7 +65,7 @@ impl ServiceState {
 /// Its manager does not answer, or stdout is closed.
 pub fn status(config: &StatusConfig) -> Result<ExitCode, CommandError> {
     let mut stdout = std::io::stdout();
-    let Some(record) = ServiceRecord::read(&config.folders.record()) else {
+    let Some(record) = ServiceRecord::read(&config.folders.record())? else {
         match config.json {
             true => writeln!(stdout, "{:#}", json!({ "state": "stopped" }))?,
             false => writeln!(stdout, "no server of lanner start runs{}", elsewhere(&config.default))?,
@@ -97,7 +97,8 @@ impl ServiceStatus {
         let folders = &config.folders;
         let process = process(&record, folders)?;
         let address = reachable(&record, folders);
-        let is_ready = log::address(&folders.log()).is_some();
+        // Its log may have been moved or emptied since.
+        let is_ready = record.is_ready || log::address(&folders.log()).is_some();
         let mut since = record.started;
         let state = match (process.is_running, is_ready) {
             (false, _) => ServiceState::Ended,

@@ -24,7 +24,7 @@ fn stop_service(
     host: Option<IpAddr>,
     port: Option<u16>,
 ) -> Result<(), ServiceError> {
-    let Some(record) = ServiceRecord::read(&folders.record()) else {
+    let Some(record) = ServiceRecord::read(&folders.record())? else {
         say("lanner: no server of lanner start runs");
         return Ok(());
     };
