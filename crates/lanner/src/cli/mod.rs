@@ -299,6 +299,12 @@ pub struct PathsArgs {
     /// Print a JSON object instead of text.
     #[arg(long)]
     pub json: bool,
+    /// For `LANNER_STORE`.
+    #[arg(long, env = "LANNER_STORE", value_name = "FILE", hide = true)]
+    pub store: Option<PathBuf>,
+    /// For `LANNER_CACHE_DIR`.
+    #[arg(long, env = "LANNER_CACHE_DIR", value_name = "DIR", hide = true)]
+    pub cache_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

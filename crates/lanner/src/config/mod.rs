@@ -196,7 +196,7 @@ impl Command {
             CliCommand::Status(args) => Command::Status(StatusConfig::new(args, file.server)?),
             CliCommand::Logs(args) => Command::Logs(LogsConfig::new(&args)?),
             CliCommand::Paths(args) => {
-                Command::Paths(PathsConfig::new(&args, global.config, file.cache, file.store, &hub))
+                Command::Paths(PathsConfig::new(args, global.config, file.cache, file.store, &hub))
             }
             CliCommand::Rm(args) => Command::Rm(hub, RmConfig { model: args.model, yes: args.yes }),
             CliCommand::History(command) => Command::History(HistoryConfig::new(command, file.store)?),

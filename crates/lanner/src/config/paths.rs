@@ -29,7 +29,7 @@ pub struct DataPath {
 
 impl PathsConfig {
     pub fn new(
-        args: &PathsArgs,
+        args: PathsArgs,
         config: Option<PathBuf>,
         cache: CacheArgs,
         store: StoreArgs,
@@ -46,13 +46,13 @@ impl PathsConfig {
             ),
             path(
                 "prefixes",
-                cache.cache_dir.or_else(disk_cache_folder),
+                args.cache_dir.or(cache.cache_dir).or_else(disk_cache_folder),
                 "prefix cache on disk (--cache-dir, LANNER_CACHE_DIR); lanner cache clear empties it",
             ),
             path("kernels", kernel_cache_folder(), "compiled kernels for GPUs"),
             path(
                 "store",
-                store.store.or_else(store_file),
+                args.store.or(store.store).or_else(store_file),
                 "conversations and figures of requests (--store, LANNER_STORE); lanner history, lanner stats",
             ),
             path("mcp", mcp_file(), "MCP servers of --mcp without a file"),

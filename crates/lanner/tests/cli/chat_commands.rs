@@ -158,8 +158,8 @@ fn model_is_switched_and_the_conversation_stays() {
 #[test]
 fn set_stats_and_other_commands_tell_what_they_do() {
     let chat = Chat::new();
-    let lines = "/stats\n/set max_tokens 1\nsay a\n/set max-tokens default\n/stats\n/set\n/set top_p 7\n/system Be brief.\n\
-                 /save\n/help\n/nonsense\n";
+    let lines = "/stats\n/set max_tokens 1\nsay a\n/set max-tokens default\n/stats\n/set\n/system Be brief.\n\
+                 /save\n/help\n";
     let (stdout, said) = chat.says(lines, &[]);
     assert_eq!(stdout, "Ans\n");
     for part in [
@@ -172,14 +172,41 @@ fn set_stats_and_other_commands_tell_what_they_do() {
         "speculation: nothing was drafted",
         "this chat: 1 answer, ",
         "temperature         0 ",
-        "top_p is 7; it must be above 0 and at most 1",
         "/load ",
         "go on with a saved conversation",
-        "there is no /nonsense; there are /help, /model, ",
     ] {
         assert!(said.contains(part), "{part:?} is missing in\n{said}");
     }
     assert!(said.contains("saved as ") && said.contains("lanner chat --continue "), "{said}");
+}
+
+#[test]
+fn first_error_in_a_pipe_ends_the_chat() {
+    for (line, part) in [
+        ("/set top_p 7", "top_p is 7; it must be above 0 and at most 1"),
+        ("/nonsense", "there is no /nonsense; there are /help, /model, "),
+        ("/think maybe", "/think"),
+    ] {
+        let output = Chat::new().run(&format!("{line}\nsay a\n"), &[]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && output.stdout.is_empty(), "{line}: {said}");
+        assert!(said.contains(part), "{part:?} is missing in\n{said}");
+    }
+}
+
+#[test]
+fn save_writes_over_no_file_but_its_own() {
+    let chat = Chat::new();
+    let (own, other) = (chat.path("own.json"), chat.path("other.json"));
+    fs::write(&other, "mine").unwrap();
+    let (_, said) = chat.says(&format!("say a\n/save {own}\nsay b\n/save {own}\n"), &[]);
+    assert_eq!(said.matches(&format!("(written to {own})")).count(), 2, "{said}");
+    let saved: Value = serde_json::from_str(&fs::read_to_string(&own).unwrap()).unwrap();
+    assert_eq!(saved["messages"].as_array().unwrap().len(), 4);
+    let output = chat.run(&format!("say a\n/save {other}\n"), &[]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("is there already; name another file"), "{said}");
+    assert_eq!(fs::read_to_string(&other).unwrap(), "mine");
 }
 
 #[test]

@@ -137,6 +137,40 @@ fn message_of_several_lines_is_one_message() {
 }
 
 #[test]
+fn line_that_is_not_utf_8_is_dropped_whole() {
+    let Some(mut chat) = Chat::open("", "") else { return };
+    chat.terminal.keys(b"caf\xe9 \xff and b\r");
+    chat.wait_for(&["(this line is not UTF-8 and was dropped", "> "]);
+    // Sooner it would be the rest of that line.
+    thread::sleep(Duration::from_millis(600));
+    chat.keys("say a\r");
+    chat.wait_for(&["Answer alpha.", "> "]);
+    assert_eq!(chat.messages(), ["say a", "Answer alpha."]);
+}
+
+#[test]
+fn conversation_removed_elsewhere_is_told_and_not_saved_again() {
+    let Some(mut chat) = Chat::open("", "") else { return };
+    chat.keys("say a\r");
+    chat.wait_for(&["Answer alpha.", "> "]);
+    let (home, store) = (chat.folder.path().to_owned(), chat.folder.path().join("store.db"));
+    let history = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lanner"));
+        command.env("HOME", &home).env("LANNER_STORE", &store).arg("history").args(args);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    assert!(history(&["list"]).contains("say a"));
+    history(&["rm", "--all", "--yes"]);
+    chat.keys("say b\r");
+    chat.wait_for(&["Answer beta.", "this conversation was removed elsewhere", "> "]);
+    chat.keys("say a\r");
+    chat.wait_for(&["Answer alpha.", "> "]);
+    chat.keys("/save\r");
+    chat.wait_for(&["this conversation was removed elsewhere", "> "]);
+    assert!(!history(&["list"]).contains("say"));
+}
+
+#[test]
 fn edit_offers_the_last_message() {
     let Some(mut chat) = Chat::open("", "") else { return };
     chat.keys("/edit\r");
@@ -213,7 +247,7 @@ fn ctrl_c_while_the_prompt_is_computed_removes_the_message() {
     terminal.keys("\x03");
     terminal.wait_for("(stopped; your message was removed)");
     terminal.wait_for("> ");
-    terminal.keys(&format!("/save {}\r", saved.display()));
+    terminal.keys(format!("/save {}\r", saved.display()));
     let conversation = read_saved(&saved);
     let roles: Vec<&str> =
         conversation["messages"].as_array().unwrap().iter().filter_map(|m| m["role"].as_str()).collect();

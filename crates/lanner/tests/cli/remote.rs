@@ -148,6 +148,9 @@ fn paths_shows_where_data_lies() {
             "uses": "/home/owl/.local/state/lanner/uses",
         })
     );
+    let env = [("HOME", "/home/owl"), ("LANNER_STORE", "/data/s.db"), ("LANNER_CACHE_DIR", "/data/p")];
+    let paths: Value = serde_json::from_str(&stdout(&["paths", "--json"], &env)).unwrap();
+    assert_eq!([&paths["store"], &paths["prefixes"]], ["/data/s.db", "/data/p"]);
     let table = stdout(&["paths"], &[]);
     assert_eq!(table.lines().count(), 10, "{table}");
 }

@@ -13,6 +13,7 @@ use rustyline::{
 };
 
 use super::{CommandError, complete::ChatCompleter};
+use crate::terminal::say;
 
 /// Most lines of the history file.
 const HISTORY_LINES: usize = 1000;
@@ -114,15 +115,7 @@ impl Input {
                 let line = line.trim_end_matches(['\r', '\n']).to_owned();
                 Ok(if read > 0 { Typed::Line(line) } else { Typed::End })
             }
-            Input::Terminal { editor, prompted, .. } => {
-                prompted.set_now();
-                match editor.readline_with_initial(prompt, (text, "")) {
-                    Ok(line) => Ok(Typed::Line(line)),
-                    Err(ReadlineError::Eof) => Ok(Typed::End),
-                    Err(ReadlineError::Interrupted) => Ok(Typed::Cancelled),
-                    Err(error) => Err(error.into()),
-                }
-            }
+            Input::Terminal { editor, prompted, .. } => typed(editor, prompted, prompt, text),
         }
     }
 
@@ -133,6 +126,32 @@ impl Input {
         let _ = path.parent().map(std::fs::create_dir_all);
         if let Err(error) = editor.append_history(path) {
             tracing::debug!("cannot write {}: {error}", path.display());
+        }
+    }
+}
+
+/// A line of the terminal; one with bytes that are not UTF-8 is dropped.
+fn typed(
+    editor: &mut ChatEditor,
+    prompted: &Prompted,
+    prompt: &str,
+    text: &str,
+) -> Result<Typed, CommandError> {
+    let mut was_dropped = false;
+    loop {
+        prompted.set_now();
+        match editor.readline_with_initial(prompt, (text, "")) {
+            // The rest of a pasted line, which is no message.
+            Ok(_) if was_dropped && prompted.is_recent() => {}
+            Ok(line) => return Ok(Typed::Line(line)),
+            Err(ReadlineError::Eof) => return Ok(Typed::End),
+            Err(ReadlineError::Interrupted) => return Ok(Typed::Cancelled),
+            Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                if !std::mem::replace(&mut was_dropped, true) {
+                    say("(this line is not UTF-8 and was dropped; paste text in UTF-8)");
+                }
+            }
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -157,14 +176,18 @@ impl Prompted {
     fn set_now(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
+
+    /// Whether keys that come now were typed, or pasted, before the prompt.
+    fn is_recent(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed() < TYPED_AHEAD
+    }
 }
 
 impl ConditionalEventHandler for Prompted {
     /// Ctrl+J begins a new line. Enter arrives as Ctrl+J too if it was typed while an answer was
     /// written, as the terminal was in another mode then.
     fn handle(&self, _: &Event, _: RepeatCount, _: bool, _: &EventContext) -> Option<Cmd> {
-        let shown = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (shown.elapsed() > TYPED_AHEAD).then_some(Cmd::Newline)
+        (!self.is_recent()).then_some(Cmd::Newline)
     }
 }
 

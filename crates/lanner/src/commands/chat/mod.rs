@@ -11,7 +11,7 @@ mod slash;
 mod stats;
 mod tools;
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use engine::RequestError;
 
@@ -116,20 +116,40 @@ fn run(session: &mut Session, command: Slash) -> Result<(), CommandError> {
         }
         Slash::Set { name, value } => match parameters::set(&mut session.sampling, name, value.as_deref()) {
             Ok(()) => say(format_args!("({name}: {})", value.as_deref().unwrap_or("the model's own"))),
-            Err(error) => say(error),
+            Err(error) => return Err(CommandError::Chat(error.to_string())),
         },
-        Slash::Image(path) => session.attach(Path::new(&path))?,
+        Slash::Image(path) => session.attach(&expanded(&path))?,
         Slash::Clear => {
             session.branch = branch::Branch::default();
             session.attached.clear();
             session.saved.restart();
         }
-        Slash::Save(Some(path)) => session.write(Path::new(&path))?,
+        Slash::Save(Some(path)) => save_file(session, expanded(&path))?,
         Slash::Save(None) => say(session.saved.place()),
-        Slash::Invalid(message) => say(message),
+        Slash::Invalid(message) => return Err(CommandError::Chat(message)),
         Slash::Quit => {}
     }
     Ok(())
+}
+
+/// Writes the conversation into a file, over none but one of this chat's own.
+fn save_file(session: &mut Session, path: PathBuf) -> Result<(), CommandError> {
+    if path.exists() && !session.saved.files.contains(&path) {
+        let message = format!("{} is there already; name another file", path.display());
+        return Err(CommandError::Chat(message));
+    }
+    session.write(&path)?;
+    say(format_args!("(written to {})", path.display()));
+    session.saved.files.push(path);
+    Ok(())
+}
+
+/// A path as a shell reads it: `~/` is the home folder.
+fn expanded(path: &str) -> PathBuf {
+    match (path.strip_prefix("~/"), std::env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => path.into(),
+    }
 }
 
 /// The model that answers.

@@ -1,5 +1,7 @@
 //! The conversation in the store: saved after each answer, continued from there.
 
+use std::path::PathBuf;
+
 use serde_json::{Map, Value};
 use store::{Conversation, Scope, Store, StoreError, Summary, Update};
 
@@ -13,14 +15,22 @@ use crate::{
 /// Titles that are listed where several begin alike.
 const LISTED: usize = 8;
 
+/// For a conversation that is gone.
+const REMOVED: &str = "this conversation was removed elsewhere, so it is not saved any more: /save FILE writes it into \
+                       a file, /clear begins one that is saved";
+
 /// A conversation that is saved, or `None` of it if nothing is.
 pub(super) struct Saved {
     store: Option<Store>,
     id: String,
     is_stored: bool,
+    /// Another program has removed it; what follows is not stored again.
+    is_removed: bool,
     /// Those of the web page are kept, if it made the conversation.
     settings: Map<String, Value>,
     has_failed: bool,
+    /// Files that `/save` has written.
+    pub(super) files: Vec<PathBuf>,
 }
 
 /// A stored conversation as the chat goes on with it.
@@ -41,7 +51,15 @@ impl Saved {
             config.store.clone().map(|store| StoreConfig { is_named: store.is_named || is_named, ..store });
         let store = open_store(store.as_ref())?;
         let (settings, has_failed) = (Map::new(), false);
-        let mut saved = Saved { store, id: new_id(), is_stored: false, settings, has_failed };
+        let mut saved = Saved {
+            store,
+            id: new_id(),
+            is_stored: false,
+            is_removed: false,
+            settings,
+            has_failed,
+            files: vec![],
+        };
         let Some(start) = &config.continued else { return Ok((saved, None)) };
         let Some(store) = &saved.store else {
             return Err(start.clone().map_or(StoreError::Empty, StoreError::NotFound));
@@ -85,7 +103,7 @@ impl Saved {
     fn attach(&mut self, stored: &Conversation) -> Continued {
         self.id.clone_from(&stored.id);
         self.settings.clone_from(&stored.settings);
-        self.is_stored = true;
+        (self.is_stored, self.is_removed) = (true, false);
         Continued {
             title: one_line(&stored.title),
             system: stored.system().map(str::to_owned),
@@ -96,7 +114,7 @@ impl Saved {
     /// Saves what is new of the branch, and that it is selected. A failure is told once, and ends
     /// nothing; the next save tries again.
     pub(super) fn save(&mut self, branch: &mut Branch, system: Option<&str>) {
-        let Some(store) = &self.store else { return };
+        let Some(store) = self.store.as_ref().filter(|_| !self.is_removed) else { return };
         self.settings.insert("system".into(), system.unwrap_or_default().into());
         let update = Update {
             leaf: branch.leaf().map(str::to_owned),
@@ -109,6 +127,10 @@ impl Saved {
                 branch.set_saved();
                 (self.is_stored, self.has_failed) = (true, false);
             }
+            Err(_) if self.is_stored && is_gone(store, &self.id) => {
+                self.is_removed = true;
+                say(format_args!("({REMOVED})"));
+            }
             Err(error) if std::mem::replace(&mut self.has_failed, true) => {
                 tracing::debug!("the conversation is not saved: {error}");
             }
@@ -120,6 +142,11 @@ impl Saved {
     pub(super) fn place(&self) -> String {
         match &self.store {
             None => "this conversation is not saved: /save FILE writes it into a file".into(),
+            Some(_) if self.is_removed => REMOVED.into(),
+            Some(_) if self.has_failed => {
+                "the latest messages are not saved, as the store could not be written: /save FILE writes them into a file"
+                    .into()
+            }
             Some(_) if !self.is_stored => "this conversation is saved after the first answer".into(),
             Some(store) => {
                 let (id, path) = (&self.id, store.path().display());
@@ -133,9 +160,13 @@ impl Saved {
 
     /// Begins another conversation.
     pub(super) fn restart(&mut self) {
-        (self.id, self.is_stored) = (new_id(), false);
+        (self.id, self.is_stored, self.is_removed) = (new_id(), false, false);
         self.settings.clear();
     }
+}
+
+fn is_gone(store: &Store, id: &str) -> bool {
+    matches!(store.conversation(&Scope::All, id), Err(StoreError::NotFound(_)))
 }
 
 /// The id of the only conversation whose title begins like this, in any case.

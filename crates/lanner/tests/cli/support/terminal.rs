@@ -43,8 +43,8 @@ impl Terminal {
         Some(Terminal { script, screen, seen: String::new() })
     }
 
-    pub(crate) fn keys(&mut self, keys: &str) {
-        self.script.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+    pub(crate) fn keys(&mut self, keys: impl AsRef<[u8]>) {
+        self.script.stdin.as_mut().unwrap().write_all(keys.as_ref()).unwrap();
     }
 
     /// Waits until `text` is written after what was waited for before.
