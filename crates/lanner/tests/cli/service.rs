@@ -343,7 +343,7 @@ start)
     command=$(sed -n 's/^ExecStart=//p' "$unit")
     set -a; . "$(sed -n 's/^EnvironmentFile=//p' "$unit")"; set +a
     cd "$(sed -n 's/^WorkingDirectory=//p' "$unit")"
-    eval "$command" </dev/null >>"$log" 2>&1 &
+    eval "exec $command" </dev/null >>"$log" 2>&1 &
     echo $! >"$state/pid" ;;
 stop)
     alive && kill "$(cat "$state/pid")"

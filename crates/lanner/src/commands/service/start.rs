@@ -33,8 +33,8 @@ const TAIL: usize = 12;
 /// Prints the server's address once it is ready.
 ///
 /// # Errors
-/// A server that was started otherwise runs already, its address is taken, or it does not get ready; then the
-/// error ends with the last lines of its log.
+/// A server that was started otherwise runs already, its address is taken, or it does not get
+/// ready; then the error ends with the last lines of its log.
 pub fn start(config: &StartConfig) -> Result<(), CommandError> {
     // From here on Ctrl-C ends what was started.
     let runtime = Builder::new_current_thread().enable_all().build()?;
