@@ -23,6 +23,10 @@ __device__ __forceinline__ void pin(u32 (&a)[8]) {
                  : "memory");
 }
 
+__device__ __forceinline__ void trap() {
+    asm volatile("trap;");
+}
+
 // Registers of each thread of a warpgroup, which gives some back or takes them.
 template <int REGISTERS>
 __device__ __forceinline__ void give_registers() {

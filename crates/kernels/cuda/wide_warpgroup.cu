@@ -3,7 +3,7 @@
 #include "wide_warpgroup.cuh"
 
 template <int BITS>
-using WideTiling = Tiling<BITS, 2, 2, 64, 64, 2>;
+using WideTiling = Tiling<BITS, 2, 1, 128, 64, 2>;
 
 #if defined(EMULATED) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define BODY(bits) wide_warpgroups<WideTiling<bits>, 0>(parts, x, segments, rows)

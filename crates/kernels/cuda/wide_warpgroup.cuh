@@ -28,7 +28,7 @@ struct Tiling {
     // With those that bring data. A thread starts with its share of 65,536 registers, in eights; then those that
     // bring data keep few, and the others take theirs.
     static constexpr int ALL_THREADS = THREADS + 128, SHARE = 65536 / ALL_THREADS / 8 * 8;
-    static constexpr int KEPT = WARPGROUPS == 2 ? 40 : 32;
+    static constexpr int KEPT = WARPGROUPS == 2 ? 24 : 32;
     static constexpr int TAKEN = (SHARE * (WARPGROUPS + 1) - KEPT) / WARPGROUPS / 8 * 8;
     static constexpr int CHUNKS = ROWS * 2 / COLUMNS, BLOCKS = ROWS / BLOCK_OF_ROWS;
     // Sums of a thread for 64 features; sums and integer sums of a chunk.
@@ -337,6 +337,8 @@ __device__ __forceinline__ void wide_warpgroups(const Parts& parts, const u8* __
     DYNAMIC_SHARED(shared);
     const WideRings<T> rings(shared_address(shared));
     const int lane = threadIdx.x & 31;
+    // With fewer threads there are fewer registers than the warpgroups wait for, for ever.
+    if (blockDim.x != T::ALL_THREADS) trap();
     if (threadIdx.x == 0) rings.init();
     __syncthreads();
     launch_dependents();

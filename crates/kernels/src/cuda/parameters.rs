@@ -242,20 +242,23 @@ pub const fn wide_shared(bits: usize) -> usize {
     128 * 128 * 4 + depth * (group + 16) + 128
 }
 
-/// Rows of a tile of products by warpgroups, its features, and the bytes of its rows' integers and
-/// steps of a group.
-pub const WARPGROUP_ROWS: usize = 64;
-pub const WARPGROUP_FEATURES: usize = 256;
-pub const WARPGROUP_BLOCK: usize = 64 * (2 * 64 + 8);
-/// Two warpgroups, and a warp that brings what they need.
-pub const WARPGROUP_THREADS: u32 = 2 * 128 + 32;
+/// Rows of a tile of products by warpgroups, and its features.
+pub const WARPGROUP_ROWS: usize = 128;
+pub const WARPGROUP_FEATURES: usize = 128;
+/// Rows of a block of their inputs, and the bytes of its integers and steps of a group.
+pub const WARPGROUP_BLOCK_ROWS: usize = 64;
+pub const WARPGROUP_BLOCK: usize = WARPGROUP_BLOCK_ROWS * (2 * 64 + 8);
+/// Two warpgroups, and one that brings what they need: it takes part with a warp, but the two take
+/// the registers of all of its threads.
+pub const WARPGROUP_THREADS: u32 = 3 * 128;
 
 /// Shared memory of a product of many rows by warpgroups.
 pub const fn warpgroup_shared(bits: usize) -> usize {
     let totals = WARPGROUP_FEATURES * WARPGROUP_ROWS * 4;
     let pieces = 2 * (WARPGROUP_FEATURES / 16) * 4 * (16 * 64 * bits / 8 + 16 * 4);
-    let slots = (MAX_SHARED - totals - pieces - 512) / WARPGROUP_BLOCK;
-    totals + pieces + 512 + WARPGROUP_BLOCK * if slots < 8 { slots } else { 8 }
+    let slot = WARPGROUP_ROWS / WARPGROUP_BLOCK_ROWS * WARPGROUP_BLOCK;
+    let slots = (MAX_SHARED - totals - pieces - 512) / slot;
+    totals + pieces + 512 + slot * if slots < 8 { slots } else { 8 }
 }
 
 /// Shared memory of a delta rule.

@@ -55,7 +55,7 @@ fn products_of_many_rows_match_the_cpu_with_and_without_warpgroups() {
             }
         }
     }
-    lanner_nn::allow_warpgroups(true);
+    lanner_nn::allow_warpgroups(false);
 }
 
 #[test]

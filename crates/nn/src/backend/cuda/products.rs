@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernels::cuda::{
-    InputRow, MAX_SHARED, ProductPart, ProductParts, QuantizedRows, TILE_FEATURES, WARPGROUP_BLOCK,
+    InputRow, MAX_SHARED, ProductPart, ProductParts, QuantizedRows, TILE_FEATURES, WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS,
     WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared, skinny_shared, warpgroup_shared,
     wide_shared,
 };
@@ -72,12 +72,13 @@ impl Layout {
         match self {
             Layout::Few => (rows * 128, rows),
             Layout::Many => (rows.next_multiple_of(WIDE_ROWS) * 128, rows.next_multiple_of(WIDE_ROWS)),
-            Layout::Warpgroups => (rows.div_ceil(WARPGROUP_ROWS) * WARPGROUP_BLOCK, 0),
+            Layout::Warpgroups => (rows.div_ceil(WARPGROUP_BLOCK_ROWS) * WARPGROUP_BLOCK, 0),
         }
     }
 }
 
-static WARPGROUPS: AtomicBool = AtomicBool::new(true);
+/// Off: alone their products have run on an H100, in a model on the emulated device only.
+static WARPGROUPS: AtomicBool = AtomicBool::new(false);
 
 /// Whether products of many rows may use the instructions of warpgroups on GPUs that have them: for
 /// tests and measurements, since no bit depends on it.
