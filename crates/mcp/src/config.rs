@@ -244,6 +244,18 @@ fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
     Ok(expanded)
 }
 
+/// Text of a URL with `%XX` and `+` replaced.
+fn percent_decoded(text: &str) -> String {
+    let (mut decoded, mut rest) = (vec![], text.as_bytes());
+    while let [first, after @ ..] = rest {
+        let code = after.get(..2).filter(|_| *first == b'%').and_then(|code| str::from_utf8(code).ok());
+        let byte = code.and_then(|code| u8::from_str_radix(code, 16).ok());
+        rest = if byte.is_some() { &after[2..] } else { after };
+        decoded.push(byte.unwrap_or(if *first == b'+' { b' ' } else { *first }));
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
 impl TransportConfig {
     /// Whether requests to `url` are requests to this server.
     pub fn is_at(&self, url: &str) -> bool {
@@ -259,11 +271,11 @@ impl TransportConfig {
             TransportConfig::Stdio(program) => &program.env,
             TransportConfig::Http(endpoint) => &endpoint.headers,
         };
-        let query = match self {
-            TransportConfig::Http(endpoint) => endpoint.url.split_once('?').map(|(_, query)| query),
-            TransportConfig::Stdio(_) => None,
+        let of_url = match self {
+            TransportConfig::Http(endpoint) => endpoint.secrets(),
+            TransportConfig::Stdio(_) => vec![],
         };
-        Secrets::new(pairs.iter().map(|(_, value)| &**value).chain(query))
+        Secrets::new(pairs.iter().map(|(_, value)| &**value).chain(of_url.iter().map(String::as_str)))
     }
 }
 
@@ -288,6 +300,17 @@ impl Endpoint {
     pub(crate) fn is_loopback(&self) -> bool {
         let host = self.url.parse::<ureq::http::Uri>().ok().and_then(|url| url.host().map(str::to_owned));
         host.is_some_and(|host| host == "localhost" || host == "[::1]" || host.starts_with("127."))
+    }
+
+    /// The query and each value of it, and user and password.
+    fn secrets(&self) -> Vec<String> {
+        let (url, query) = self.url.split_once('?').unwrap_or((&self.url, ""));
+        let query = query.split('#').next().unwrap_or_default();
+        let values = query.split('&').map(|pair| pair.split_once('=').map_or(pair, |(_, value)| value));
+        let authority = url.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+        let user = authority.rsplit_once('@').map(|(user, _)| user).unwrap_or_default();
+        let parts = [query, user].into_iter().chain(values).chain(user.split(':'));
+        parts.flat_map(|part| [part.to_owned(), percent_decoded(part)]).collect()
     }
 
     /// The URL without what may be secret: user, password and query.
@@ -328,6 +351,17 @@ mod tests {
         for secret in ["secret-value", "query-key", "u:p"] {
             assert!(!shown.contains(secret), "{shown}");
         }
+    }
+
+    #[test]
+    fn values_of_a_url_are_secrets() {
+        let url = "https://someone:pass%40word@example.com/mcp?user=abcdefg&key=s%C3%A9cret%20key#part";
+        let text = format!(r#"{{"mcpServers": {{"a": {{"url": "{url}"}}}}}}"#);
+        let secrets = parse(&text).unwrap().servers[0].transport.secrets();
+        for secret in ["abcdefg", "s%C3%A9cret%20key", "sécret key", "pass@word", "pass%40word", "someone"] {
+            assert_eq!(secrets.mask(&format!("({secret})")), "(***)", "{secret}");
+        }
+        assert_eq!(secrets.mask("example.com/mcp"), "example.com/mcp");
     }
 
     #[test]

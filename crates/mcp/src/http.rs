@@ -2,7 +2,7 @@
 //! events. Requests block, so each has a thread, which ends at its deadline at the latest.
 
 use std::{
-    io::{BufReader, Read},
+    io::{BufReader, ErrorKind, Read},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -26,6 +26,8 @@ const END: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(120);
 /// Before a stream that ended is opened again.
 const REOPEN: Duration = Duration::from_secs(1);
+/// The longest such pause: it doubles while streams end sooner than this.
+const MAX_REOPEN: Duration = Duration::from_secs(60);
 /// Times that the stream of one answer is resumed.
 const RESUMES: usize = 3;
 /// Bytes of an error's body that are read.
@@ -112,12 +114,18 @@ impl HttpTransport {
     pub(crate) fn listen(&self) {
         let shared = Arc::downgrade(&self.0);
         thread::spawn(move || {
+            let mut pause = REOPEN;
             while let Some(shared) = shared.upgrade().filter(|shared| shared.peer.closed().is_none()) {
+                let opened = Instant::now();
                 if !shared.read_notifications() {
                     return;
                 }
                 drop(shared);
-                thread::sleep(REOPEN);
+                if opened.elapsed() >= MAX_REOPEN {
+                    pause = REOPEN;
+                }
+                thread::sleep(pause);
+                pause = (pause * 2).min(MAX_REOPEN);
             }
         });
     }
@@ -173,7 +181,7 @@ impl Shared {
             if body.len() > limit {
                 return Err(self.closed(&format!("a message has more than {limit} bytes")));
             }
-            self.take(&body)?;
+            self.take(&body, body.len())?;
             return match self.peer.is_expected(id) {
                 true => Err(self.peer.broken("its answer is not a reply to the request")),
                 false => Ok(()),
@@ -203,24 +211,34 @@ impl Shared {
         let mut from = BufReader::new(response.into_body().into_reader());
         let mut last = None;
         loop {
-            let event =
-                next_event(&mut from, self.message_bytes).map_err(|error| self.closed(&error.to_string()))?;
+            let event = match next_event(&mut from, self.message_bytes) {
+                Ok(event) => event,
+                Err(error) => {
+                    if error.kind() == ErrorKind::InvalidData {
+                        self.peer.count(self.message_bytes)?;
+                    }
+                    return Err(self.closed(&error.to_string()));
+                }
+            };
             let Some(event) = event else { return Ok(last) };
             last = event.id.filter(|id| !id.is_empty()).or(last);
-            if !event.data.is_empty() {
-                self.take(event.data.as_bytes())?;
+            match event.data.is_empty() {
+                true => self.peer.count(event.bytes)?,
+                false => self.take(event.data.as_bytes(), event.bytes)?,
             }
-            if id.is_some_and(|id| !self.peer.is_expected(id)) {
+            let is_answered = id.is_some_and(|id| !self.peer.is_expected(id));
+            if is_answered || self.peer.closed().is_some() {
                 return Ok(last);
             }
         }
     }
 
-    fn take(&self, text: &[u8]) -> Result<(), McpError> {
+    /// Takes a message, which came as `bytes` bytes.
+    fn take(&self, text: &[u8], bytes: usize) -> Result<(), McpError> {
         let message = serde_json::from_slice(text);
         let message: Value =
             message.map_err(|error| self.peer.broken(&format!("a message is not JSON: {error}")))?;
-        for answer in self.peer.receive(message, text.len())? {
+        for answer in self.peer.receive(message, bytes)? {
             self.post(None, &answer, Instant::now() + NOTIFY)?;
         }
         Ok(())
@@ -233,7 +251,9 @@ impl Shared {
             Ok(response) if response.status().as_u16() != 200 || !is_stream(&response) => false,
             Ok(response) => match self.read_stream(None, response) {
                 Err(McpError::Protocol { reason, .. }) => {
-                    self.peer.close(&reason);
+                    if self.peer.close(&reason) {
+                        tracing::warn!(server = self.peer.name, "MCP server ended: {reason}");
+                    }
                     false
                 }
                 _ => true,
@@ -269,11 +289,9 @@ impl Shared {
         let read = response.into_body().into_reader().take(ERROR_BYTES).read_to_end(&mut body);
         let message: Value = read.ok().and_then(|_| serde_json::from_slice(&body).ok()).unwrap_or_default();
         match message["error"]["message"].as_str() {
-            Some(text) => McpError::Refused {
-                server: self.peer.name.clone(),
-                code: message["error"]["code"].as_i64().unwrap_or(i64::from(status)),
-                message: self.peer.secrets.mask(&text.chars().take(500).collect::<String>()),
-            },
+            Some(text) => {
+                self.peer.refused(message["error"]["code"].as_i64().unwrap_or(i64::from(status)), text)
+            }
             None => McpError::Status { server: self.peer.name.clone(), status },
         }
     }

@@ -17,6 +17,12 @@ use crate::{McpError, secrets::Secrets};
 /// JSON-RPC: the method does not exist.
 const NO_METHOD: i64 = -32601;
 
+/// What a message or a line costs at least, in bytes: reading and parsing one takes time, however
+/// short it is.
+const MIN_COST: usize = 256;
+/// Longest message of a server's error, in characters.
+const ERROR_CHARS: usize = 500;
+
 /// How a request ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
@@ -36,7 +42,7 @@ pub(crate) struct Peer {
     waiting: Mutex<Waiting>,
     /// Whether the server has said that its tools changed.
     pub tools_changed: AtomicBool,
-    /// Bytes since the last reply.
+    /// Bytes since the last reply, short messages counted as [`MIN_COST`].
     unsolicited: AtomicUsize,
     unsolicited_limit: usize,
 }
@@ -90,14 +96,17 @@ impl Peer {
         }
     }
 
-    /// Ends the connection: all requests, now and later, get the first such error.
-    pub(crate) fn close(&self, reason: &str) {
+    /// Ends the connection: all requests, now and later, get the first such error. Whether it was
+    /// open.
+    pub(crate) fn close(&self, reason: &str) -> bool {
         let mut waiting = self.lock();
+        let was_open = waiting.closed.is_none();
         let closed = McpError::Closed { server: self.name.clone(), reason: self.secrets.mask(reason) };
         let error = waiting.closed.get_or_insert(closed).clone();
         for (_, caller) in waiting.callers.drain() {
             let _ = caller.send(Reply::Failed(error.clone()));
         }
+        was_open
     }
 
     /// Why the connection ended, if it has.
@@ -132,10 +141,7 @@ impl Peer {
             let _ = caller.send(self.reply(&mut message));
             return Ok(None);
         }
-        let total = self.unsolicited.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if total > self.unsolicited_limit {
-            return Err(self.broken(&format!("it sent {total} bytes that answer nothing")));
-        }
+        self.count(bytes)?;
         match (message["method"].as_str(), message.get("id")) {
             (Some("notifications/tools/list_changed"), None) => {
                 self.tools_changed.store(true, Ordering::Relaxed);
@@ -151,14 +157,22 @@ impl Peer {
         }
     }
 
+    /// Counts `bytes` bytes that answer nothing, as one message or line.
+    ///
+    /// # Errors
+    /// The server sends without end and answers nothing.
+    pub(crate) fn count(&self, bytes: usize) -> Result<(), McpError> {
+        let cost = bytes.max(MIN_COST);
+        match self.unsolicited.fetch_add(cost, Ordering::Relaxed) + cost {
+            total if total <= self.unsolicited_limit => Ok(()),
+            total => Err(self.broken(&format!("it sent {total} bytes that answer nothing"))),
+        }
+    }
+
     fn reply(&self, message: &mut Value) -> Reply {
         if let Some(error) = message.get("error") {
             let text = error["message"].as_str().unwrap_or("an error without a message");
-            return Reply::Failed(McpError::Refused {
-                server: self.name.clone(),
-                code: error["code"].as_i64().unwrap_or_default(),
-                message: self.secrets.mask(&shortened(text)),
-            });
+            return Reply::Failed(self.refused(error["code"].as_i64().unwrap_or_default(), text));
         }
         match message.get_mut("result") {
             Some(result) => Reply::Result(result.take()),
@@ -167,19 +181,16 @@ impl Peer {
     }
 
     pub(crate) fn broken(&self, reason: &str) -> McpError {
-        McpError::Protocol { server: self.name.clone(), reason: reason.to_owned() }
+        McpError::Protocol { server: self.name.clone(), reason: self.secrets.mask(reason) }
+    }
+
+    /// The error of a failed request, with the server's own words.
+    pub(crate) fn refused(&self, code: i64, text: &str) -> McpError {
+        let message = self.secrets.shortened(text, ERROR_CHARS);
+        McpError::Refused { server: self.name.clone(), code, message }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The start of a server's text, for an error.
-fn shortened(text: &str) -> String {
-    const MOST: usize = 500;
-    match text.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
     }
 }

@@ -9,11 +9,13 @@ use std::{
 };
 
 use nix::{
-    sys::signal::{Signal, killpg},
+    sys::signal::{Signal, kill, killpg},
     unistd::Pid,
 };
 
 const POLL: Duration = Duration::from_millis(5);
+/// For a process to end after SIGKILL. One that the kernel holds longer is left to it.
+const KILLED: Duration = Duration::from_secs(2);
 
 /// A running process, the leader of its group.
 #[derive(Debug)]
@@ -51,7 +53,8 @@ impl Process {
         }
     }
 
-    /// Ends the whole group: what does not end within `patience` after SIGTERM gets SIGKILL.
+    /// Ends the process and its group: what does not end within `patience` after SIGTERM gets
+    /// SIGKILL. Returns after `patience` and 2 s at the latest.
     pub(crate) fn stop(&mut self, patience: Duration) {
         if std::mem::replace(&mut self.is_stopped, true) {
             return;
@@ -62,12 +65,19 @@ impl Process {
         }
         // Also after the leader ended: what it started may still run.
         self.signal(Signal::SIGKILL);
-        let _ = self.child.wait();
+        if !self.has_ended && self.ended_within(KILLED).is_none() {
+            tracing::warn!("the process {} of an MCP server has not ended after SIGKILL", self.child.id());
+        }
     }
 
     fn signal(&self, signal: Signal) {
-        let group = i32::try_from(self.child.id()).map(Pid::from_raw);
+        let Ok(id) = i32::try_from(self.child.id()).map(Pid::from_raw) else { return };
         // Fails if no process of the group is left.
-        let _ = group.map(|group| killpg(group, signal));
+        let _ = killpg(id, signal);
+        // The process may have moved to another group. Once it was waited for, its id may be
+        // another's.
+        if !self.has_ended {
+            let _ = kill(id, signal);
+        }
     }
 }

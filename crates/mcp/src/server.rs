@@ -25,6 +25,8 @@ pub struct Server {
 #[derive(Debug, Default)]
 struct State {
     session: Option<Arc<Session>>,
+    /// Those that start or end. With `session`, all whose processes may run.
+    passing: Vec<Arc<Session>>,
     /// In a row, without a successful call between them.
     failures: usize,
     last_failure: Option<(Instant, McpError)>,
@@ -107,14 +109,21 @@ impl Server {
         }
     }
 
-    /// Ends the server for good.
+    /// Ends the server for good, also while it starts. Blocks for some seconds at most.
     pub fn stop(&self) {
-        let session = {
+        let sessions: Vec<Arc<Session>> = {
             let mut state = self.lock();
             state.is_stopped = true;
-            state.session.take()
+            let session = state.session.take();
+            state.passing.drain(..).chain(session).collect()
         };
-        session.into_iter().for_each(|session| session.stop());
+        sessions.iter().for_each(|session| session.stop());
+    }
+
+    /// Ends a session of `passing`.
+    fn end(&self, session: &Arc<Session>) {
+        session.stop();
+        self.lock().passing.retain(|other| !Arc::ptr_eq(other, session));
     }
 
     /// The running session, or a new one.
@@ -128,15 +137,38 @@ impl Server {
             return Ok(session);
         }
         self.check_rest()?;
-        let started = Session::start(&self.config, &self.options, cancel);
-        let session = Arc::new(started.inspect_err(|error| self.record(error))?);
+        let session = self.open().inspect_err(|error| self.record(error))?;
+        if let Err(error) = session.start(cancel) {
+            self.end(&session);
+            self.record(&error);
+            return Err(error);
+        }
         let mut state = self.lock();
         if state.is_stopped {
-            return Err(McpError::Start { server: self.name().to_owned(), reason: "it was stopped".into() });
+            drop(state);
+            self.end(&session);
+            return Err(self.stopped());
         }
         tracing::info!(server = self.name(), "MCP server started");
+        state.passing.retain(|other| !Arc::ptr_eq(other, &session));
         state.session = Some(session.clone());
         Ok(session)
+    }
+
+    /// A session that is still to start. Its process is spawned under the lock, so that
+    /// [`stop`](Server::stop) misses none.
+    fn open(&self) -> Result<Arc<Session>, McpError> {
+        let mut state = self.lock();
+        if state.is_stopped {
+            return Err(self.stopped());
+        }
+        let session = Arc::new(Session::open(&self.config, &self.options)?);
+        state.passing.push(session.clone());
+        Ok(session)
+    }
+
+    fn stopped(&self) -> McpError {
+        McpError::Start { server: self.name().to_owned(), reason: "it was stopped".into() }
     }
 
     /// The session, unless it has ended, which counts as a failure once.
@@ -148,9 +180,9 @@ impl Server {
             Some(error) => {
                 let ended = state.session.take();
                 state.fail(error);
+                state.passing.extend(ended.clone());
                 drop(state);
-                // Ends its process.
-                drop(ended);
+                ended.iter().for_each(|session| self.end(session));
                 None
             }
         }

@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{self, RecvTimeoutError},
     },
     time::{Duration, Instant},
@@ -25,6 +25,8 @@ const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-
 const STATELESS: &str = "2026-07-28";
 /// Most pages of a list of tools.
 const MAX_PAGES: usize = 100;
+/// Longest version of the protocol in an error, in characters.
+const VERSION_CHARS: usize = 40;
 /// How long a list of tools holds if the server cannot say that it changed.
 const FRESH: Duration = Duration::from_secs(60);
 
@@ -33,28 +35,24 @@ enum Transport {
     Http(HttpTransport),
 }
 
-/// A connection after its handshake.
+/// A connection; useful after its handshake.
 pub(crate) struct Session {
     peer: Arc<Peer>,
     transport: Transport,
     limits: Limits,
     next_id: AtomicU64,
-    is_stateless: bool,
-    has_tools: bool,
+    is_stateless: AtomicBool,
+    has_tools: AtomicBool,
     /// With the time when they were listed.
     tools: Mutex<Option<(Instant, Arc<ToolList>)>>,
 }
 
 impl Session {
-    /// Starts the server, or connects to it, and shakes hands.
+    /// Starts the server's process, if it has one, and waits for nothing.
     ///
     /// # Errors
-    /// It does not start, or does not answer as the protocol says in time.
-    pub(crate) fn start(
-        config: &ServerConfig,
-        options: &Options,
-        cancel: &Cancel,
-    ) -> Result<Session, McpError> {
+    /// The process does not start.
+    pub(crate) fn open(config: &ServerConfig, options: &Options) -> Result<Session, McpError> {
         let limits = options.limits;
         let secrets = config.transport.secrets();
         let peer = Arc::new(Peer::new(&config.name, secrets, limits.unsolicited_bytes));
@@ -66,24 +64,29 @@ impl Session {
                 Transport::Http(HttpTransport::new(endpoint, &peer, &limits, options.proxy.clone()))
             }
         };
-        let mut session = Session {
+        Ok(Session {
             peer,
             transport,
             limits,
             next_id: AtomicU64::new(1),
-            is_stateless: false,
-            has_tools: true,
+            is_stateless: AtomicBool::new(false),
+            has_tools: AtomicBool::new(true),
             tools: Mutex::default(),
-        };
-        let shaken = session.shake_hands(Instant::now() + limits.start, cancel);
-        shaken.map_err(|error| match error {
-            McpError::Closed { server, reason } => McpError::Start { server, reason },
-            error => error,
-        })?;
-        Ok(session)
+        })
     }
 
-    fn shake_hands(&mut self, deadline: Instant, cancel: &Cancel) -> Result<(), McpError> {
+    /// Shakes hands, once and before anything else.
+    ///
+    /// # Errors
+    /// The server does not answer as the protocol says in time.
+    pub(crate) fn start(&self, cancel: &Cancel) -> Result<(), McpError> {
+        self.shake_hands(Instant::now() + self.limits.start, cancel).map_err(|error| match error {
+            McpError::Closed { server, reason } => McpError::Start { server, reason },
+            error => error,
+        })
+    }
+
+    fn shake_hands(&self, deadline: Instant, cancel: &Cancel) -> Result<(), McpError> {
         let params =
             json!({ "protocolVersion": VERSIONS[0], "capabilities": {}, "clientInfo": client_info() });
         let answer = match self.request("initialize", params, deadline, cancel) {
@@ -95,11 +98,11 @@ impl Session {
         };
         let version = answer["protocolVersion"].as_str().unwrap_or_default();
         if !VERSIONS.contains(&version) {
-            let shown: String = version.chars().take(40).collect();
+            let shown = self.peer.secrets.shortened(version, VERSION_CHARS);
             let reason = format!("it chose version `{shown}`; this client has {}", VERSIONS.join(", "));
             return Err(self.peer.broken(&reason));
         }
-        self.has_tools = answer["capabilities"]["tools"].is_object();
+        self.has_tools.store(answer["capabilities"]["tools"].is_object(), Ordering::Relaxed);
         let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
         match &self.transport {
             Transport::Stdio(stdio) => stdio.send(initialized.to_string()),
@@ -113,13 +116,13 @@ impl Session {
     }
 
     /// The handshake of servers that have no `initialize`.
-    fn discover(&mut self, deadline: Instant, cancel: &Cancel) -> Result<(), McpError> {
-        self.is_stateless = true;
+    fn discover(&self, deadline: Instant, cancel: &Cancel) -> Result<(), McpError> {
+        self.is_stateless.store(true, Ordering::Relaxed);
         if let Transport::Http(http) = &self.transport {
             http.set_version(STATELESS);
         }
         let answer = self.request("server/discover", json!({}), deadline, cancel)?;
-        self.has_tools = answer["capabilities"]["tools"].is_object();
+        self.has_tools.store(answer["capabilities"]["tools"].is_object(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -131,7 +134,8 @@ impl Session {
         // One caller lists, the others wait for it.
         let mut known = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = self.peer.tools_changed.swap(false, Ordering::Relaxed);
-        let is_fresh = |at: Instant| !changed && (!self.is_stateless || at.elapsed() < FRESH);
+        let is_stateless = self.is_stateless.load(Ordering::Relaxed);
+        let is_fresh = |at: Instant| !changed && (!is_stateless || at.elapsed() < FRESH);
         if let Some((_, tools)) = known.as_ref().filter(|(at, _)| is_fresh(*at)) {
             return Ok(tools.clone());
         }
@@ -147,7 +151,7 @@ impl Session {
 
     fn list(&self, cancel: &Cancel) -> Result<ToolList, McpError> {
         let mut list = ToolList::default();
-        if !self.has_tools {
+        if !self.has_tools.load(Ordering::Relaxed) {
             return Ok(list);
         }
         let deadline = Instant::now() + self.limits.start;
@@ -157,7 +161,7 @@ impl Session {
             let tools = page["tools"]
                 .as_array()
                 .ok_or_else(|| self.peer.broken("tools/list has no array `tools`"))?;
-            let continues = list.add_page(tools, &self.limits);
+            let continues = list.add_page(tools, &self.limits, &self.peer.secrets);
             match page["nextCursor"].as_str() {
                 Some(cursor) if continues => params = json!({ "cursor": cursor }),
                 _ => return Ok(list),
@@ -201,7 +205,7 @@ impl Session {
         deadline: Instant,
         cancel: &Cancel,
     ) -> Result<Value, McpError> {
-        if self.is_stateless {
+        if self.is_stateless.load(Ordering::Relaxed) {
             params["_meta"] = json!({
                 "io.modelcontextprotocol/protocolVersion": STATELESS,
                 "io.modelcontextprotocol/clientInfo": client_info(),

@@ -26,6 +26,10 @@ use crate::{
 const UNREAD_MESSAGES: usize = 64;
 /// Longest logged line of stderr, in bytes.
 const LOG_LINE: usize = 2000;
+/// Lines of stdout without JSON that are logged.
+const LOGGED_NOISE: usize = 10;
+/// Longest such line in the log, in characters.
+const NOISE_CHARS: usize = 200;
 /// For a process whose stdout has ended to end itself, so that its status is known.
 const STATUS: Duration = Duration::from_millis(200);
 
@@ -49,7 +53,10 @@ impl StdioTransport {
         peer: &Arc<Peer>,
         limits: &Limits,
     ) -> Result<StdioTransport, McpError> {
-        let failed = |reason: String| McpError::Start { server: peer.name.clone(), reason };
+        let failed = |reason: String| {
+            let reason = peer.secrets.mask(&reason);
+            McpError::Start { server: peer.name.clone(), reason }
+        };
         let mut command = Command::new(&program.command);
         command.args(&program.args).envs(program.env.iter().map(|(name, value)| (name, value)));
         program.cwd.iter().for_each(|folder| _ = command.current_dir(folder));
@@ -67,7 +74,8 @@ impl StdioTransport {
         thread::spawn(move || write_messages(stdin, &unsent));
         let (own, limit, most) = (peer.clone(), limits.message_bytes, limits.log_lines);
         thread::spawn(move || log(stderr, &own, most));
-        let reader = Reader { peer: peer.clone(), answers: messages.clone(), process: process.clone() };
+        let (peer_of_reader, answers, process_of_reader) = (peer.clone(), messages.clone(), process.clone());
+        let reader = Reader { peer: peer_of_reader, answers, process: process_of_reader, noise: 0 };
         thread::spawn(move || reader.run(stdout, limit));
         Ok(StdioTransport { peer: peer.clone(), messages, process, stop: limits.stop })
     }
@@ -115,10 +123,12 @@ struct Reader {
     /// To the server's own requests.
     answers: Messages,
     process: Arc<Mutex<Process>>,
+    /// Lines so far that are not JSON.
+    noise: usize,
 }
 
 impl Reader {
-    fn run(self, stdout: ChildStdout, limit: usize) {
+    fn run(mut self, stdout: ChildStdout, limit: usize) {
         let mut from = BufReader::with_capacity(1 << 16, stdout);
         let reason = loop {
             match next_line(&mut from, limit) {
@@ -126,30 +136,41 @@ impl Reader {
                     if let Err(reason) = self.take(&line) {
                         break reason;
                     }
+                    // A process outside the group may hold the pipe, and write on.
+                    if self.peer.closed().is_some() {
+                        break "it was stopped".into();
+                    }
                 }
                 Ok(Some(Line::TooLong(_))) => break format!("a message has more than {limit} bytes"),
                 Ok(None) => break self.status(),
                 Err(error) => break error.to_string(),
             }
         };
-        tracing::warn!(server = self.peer.name, "MCP server ended: {}", self.peer.secrets.mask(&reason));
-        self.peer.close(&reason);
+        let server = &self.peer.name;
+        if self.noise > LOGGED_NOISE {
+            tracing::warn!(server, "{} lines on stdout were not JSON", self.noise);
+        }
+        let shown = self.peer.secrets.mask(&reason);
+        if !self.peer.close(&reason) {
+            // This client has closed the connection, and ends the process when it likes.
+            return tracing::debug!(server, "MCP server ended: {shown}");
+        }
+        tracing::warn!(server, "MCP server ended: {shown}");
         // It may still run, and write.
         lock(&self.process).stop(STATUS);
     }
 
     /// # Errors
     /// Why the connection cannot go on.
-    fn take(&self, line: &[u8]) -> Result<(), String> {
+    fn take(&mut self, line: &[u8]) -> Result<(), String> {
         let text = line.trim_ascii();
         if text.is_empty() {
-            return Ok(());
+            return self.peer.count(line.len()).map_err(reason);
         }
         // Many servers print a greeting or a warning on stdout, against the protocol.
         let Ok(message) = serde_json::from_slice::<Value>(text) else {
-            let shown: String = String::from_utf8_lossy(text).chars().take(200).collect();
-            tracing::warn!(server = self.peer.name, "not JSON on stdout: {}", self.peer.secrets.mask(&shown));
-            return self.count(text.len());
+            self.log_noise(text);
+            return self.peer.count(line.len()).map_err(reason);
         };
         for answer in self.peer.receive(message, text.len()).map_err(reason)? {
             // A server that asks and does not read gets no answers.
@@ -158,10 +179,15 @@ impl Reader {
         Ok(())
     }
 
-    /// Counts what is no message like one that answers nothing.
-    fn count(&self, bytes: usize) -> Result<(), String> {
-        let ignored = serde_json::json!({ "method": "", "jsonrpc": "2.0" });
-        self.peer.receive(ignored, bytes).map(|_| ()).map_err(reason)
+    fn log_noise(&mut self, text: &[u8]) {
+        self.noise += 1;
+        let server = &self.peer.name;
+        if self.noise <= LOGGED_NOISE {
+            let shown = self.peer.secrets.shortened(&String::from_utf8_lossy(text), NOISE_CHARS);
+            tracing::warn!(server, "not JSON on stdout: {shown}");
+        } else if self.noise == LOGGED_NOISE + 1 {
+            tracing::warn!(server, "more lines on stdout are not JSON; they are not logged");
+        }
     }
 
     fn status(&self) -> String {
@@ -187,21 +213,25 @@ fn log(stderr: impl Read, peer: &Peer, most: usize) {
     let mut logged = 0;
     loop {
         let line = match next_line(&mut from, LOG_LINE) {
-            Ok(Some(Line::Whole(line))) => line,
+            Ok(Some(Line::Whole(line))) => peer.secrets.mask(String::from_utf8_lossy(&line).trim_end()),
             Ok(Some(Line::TooLong(line))) => {
                 if skip_line(&mut from).is_err() {
                     return;
                 }
-                line
+                // The cut may be inside a character.
+                let line = String::from_utf8_lossy(&line);
+                peer.secrets.mask_start(line.trim_end_matches(char::REPLACEMENT_CHARACTER))
             }
             Ok(None) | Err(_) => return,
         };
         logged += 1;
         if logged <= most {
-            let line = String::from_utf8_lossy(&line);
-            tracing::info!(server = peer.name, "stderr: {}", peer.secrets.mask(line.trim_end()));
+            tracing::info!(server = peer.name, "stderr: {line}");
         } else if logged == most + 1 {
             tracing::warn!(server = peer.name, "more than {most} lines on stderr; the others are not logged");
+        } else if peer.closed().is_some() {
+            // A process outside the group may hold the pipe, and write on.
+            return;
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value};
 
-use crate::Limits;
+use crate::{Limits, secrets::Secrets};
+
+/// Longest name of a tool that is left out, in characters.
+const NAME_CHARS: usize = 100;
 
 /// A tool of a server.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,47 +42,52 @@ pub struct SkippedTool {
 
 impl ToolList {
     /// Adds a page of `tools/list`; whether there is room for more.
-    pub(crate) fn add_page(&mut self, page: &[Value], limits: &Limits) -> bool {
+    pub(crate) fn add_page(&mut self, page: &[Value], limits: &Limits, secrets: &Secrets) -> bool {
         for definition in page {
             if self.tools.len() >= limits.tools {
                 self.is_cut = true;
                 return false;
             }
-            self.add(definition, limits);
+            if let Err((name, reason)) = self.add(definition, limits) {
+                self.skip(&name, reason, limits, secrets);
+            }
         }
         true
     }
 
-    fn add(&mut self, definition: &Value, limits: &Limits) {
+    /// # Errors
+    /// The tool cannot be offered: its name, or its number in the list, and the reason.
+    fn add(&mut self, definition: &Value, limits: &Limits) -> Result<(), (String, String)> {
         let name = definition["name"].as_str().filter(|name| !name.is_empty());
         let Some(name) = name else {
             let number = self.tools.len() + self.skipped.len() + 1;
-            return self.skip(&format!("number {number}"), "it has no name", limits);
+            return Err((format!("number {number}"), "it has no name".into()));
         };
+        let skipped = |reason: String| Err((name.to_owned(), reason));
         if self.tools.iter().any(|tool| tool.name == name) {
-            return self.skip(name, "another tool has the same name", limits);
+            return skipped("another tool has the same name".into());
         }
         let bytes = definition.to_string().len();
         if bytes > limits.tool_bytes {
-            let reason = format!("its definition has {bytes} bytes, more than {}", limits.tool_bytes);
-            return self.skip(name, &reason, limits);
+            return skipped(format!("its definition has {bytes} bytes, more than {}", limits.tool_bytes));
         }
-        match input_schema(&definition["inputSchema"]) {
-            Ok(input_schema) => self.tools.push(ToolInfo {
-                name: name.to_owned(),
-                description: definition["description"].as_str().map(str::to_owned),
-                input_schema,
-                annotations: definition.get("annotations").filter(|value| value.is_object()).cloned(),
-            }),
-            Err(reason) => self.skip(name, reason, limits),
-        }
+        let input_schema = match input_schema(&definition["inputSchema"]) {
+            Ok(schema) => schema,
+            Err(reason) => return skipped(reason.into()),
+        };
+        self.tools.push(ToolInfo {
+            name: name.to_owned(),
+            description: definition["description"].as_str().map(str::to_owned),
+            input_schema,
+            annotations: definition.get("annotations").filter(|value| value.is_object()).cloned(),
+        });
+        Ok(())
     }
 
-    fn skip(&mut self, name: &str, reason: &str, limits: &Limits) {
+    fn skip(&mut self, name: &str, reason: String, limits: &Limits, secrets: &Secrets) {
         // The limit on tools bounds the list of faulty ones too.
         if self.skipped.len() < limits.tools {
-            let name = name.chars().take(100).collect();
-            self.skipped.push(SkippedTool { name, reason: reason.to_owned() });
+            self.skipped.push(SkippedTool { name: secrets.shortened(name, NAME_CHARS), reason });
         }
     }
 }
@@ -124,23 +132,25 @@ mod tests {
             json!({ "name": "list", "inputSchema": { "type": "array" } }),
             json!({ "name": "props", "inputSchema": { "properties": 7 } }),
             json!({ "name": "long", "description": "x".repeat(300) }),
+            json!({ "name": "secret-value", "inputSchema": 1 }),
             json!({ "name": "bare" }),
         ];
-        assert!(list.add_page(&page, &limits));
+        let secrets = Secrets::new(["secret-value"]);
+        assert!(list.add_page(&page, &limits, &secrets));
         let empty = json!({ "type": "object", "properties": {} });
         let found: Vec<(&str, &Value)> =
             list.tools.iter().map(|tool| (&*tool.name, &tool.input_schema)).collect();
         assert_eq!(found, [("ok", &empty), ("bare", &empty)]);
         let skipped: Vec<&str> = list.skipped.iter().map(|tool| &*tool.name).collect();
-        assert_eq!(skipped, ["ok", "number 3", "text", "list", "props", "long"]);
+        assert_eq!(skipped, ["ok", "number 3", "text", "list", "props", "long", "***"]);
     }
 
     #[test]
     fn tools_beyond_the_limit_are_left_out() {
         let limits = Limits { tools: 3, ..Limits::default() };
         let page: Vec<Value> = (0..5).map(|n| json!({ "name": format!("t{n}") })).collect();
-        let mut list = ToolList::default();
-        assert!(!list.add_page(&page, &limits));
+        let (mut list, secrets) = (ToolList::default(), Secrets::default());
+        assert!(!list.add_page(&page, &limits, &secrets));
         assert_eq!((list.tools.len(), list.is_cut), (3, true));
     }
 }

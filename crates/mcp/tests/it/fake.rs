@@ -16,6 +16,9 @@ use serde_json::{Value, json};
 
 /// The variable with the mode of a process.
 const MODE: &str = "FAKE_MCP_MODE";
+/// The variable with the path of a file that a process writes its id into.
+#[allow(dead_code, reason = "not every suite asks for it")]
+pub(crate) const ID_FILE: &str = "FAKE_MCP_ID_FILE";
 /// The test that is the process.
 const TEST: &str = "fake::process_of_the_fake_server";
 
@@ -36,12 +39,16 @@ pub(crate) fn entry(mode: &str) -> Value {
 fn process_of_the_fake_server() {
     let mode = std::env::var(MODE).unwrap_or_default();
     let fake = Fake::new(&mode);
+    if let Ok(path) = std::env::var(ID_FILE) {
+        std::fs::write(path, std::process::id().to_string()).unwrap();
+    }
     // The test runner has written half a line.
     say("");
     eprintln!("the mode is {mode}");
     match &*mode {
         "dies" => std::process::exit(3),
         "deaf" => thread::sleep(Duration::from_secs(3600)),
+        "late" => thread::sleep(Duration::from_millis(1500)),
         _ => {}
     }
     for line in stdin().lock().lines() {
@@ -96,6 +103,12 @@ impl Fake {
                     r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"again and again"}}"#,
                 );
             },
+            ("blank_lines", "tools/call") => loop {
+                let _ = stdout().write_all(&[b'\n'; 1 << 12]);
+            },
+            ("short_lines", "tools/call") => loop {
+                let _ = stdout().write_all(&b"x\n".repeat(1 << 11));
+            },
             ("crash", "tools/call") => std::process::exit(7),
             ("chatty", "tools/call") => (0..20_000).for_each(|n| eprintln!("line {n} with secret-value")),
             ("grandchild", "tools/call") => {
@@ -122,7 +135,11 @@ impl Fake {
                 error(-32601, "no such method")
             }
             "initialize" => {
-                let version = if self.mode == "future" { "2099-01-01" } else { "2025-06-18" };
+                let version = match &*self.mode {
+                    "future" => "2099-01-01",
+                    "leaks" => "a-long-version-with-a-secret-value",
+                    _ => "2025-06-18",
+                };
                 let tools = json!({ "tools": { "listChanged": true } });
                 let info = json!({ "name": "fake", "version": "1" });
                 result(json!({ "protocolVersion": version, "capabilities": tools, "serverInfo": info }))
@@ -195,6 +212,11 @@ impl Fake {
                 let changed = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
                 vec![changed, text_result(message, "grown")]
             }
+            "leak" => {
+                let text = format!("{} secret-value", "y".repeat(493));
+                let error = json!({ "code": -32000, "message": text });
+                vec![json!({ "jsonrpc": "2.0", "id": message["id"], "error": error })]
+            }
             other => {
                 let error = json!({ "code": -32602, "message": format!("no tool {other}; the token is secret-value") });
                 vec![json!({ "jsonrpc": "2.0", "id": message["id"], "error": error })]
@@ -258,6 +280,9 @@ fn serve(stream: &TcpStream, fake: &Fake, heads: &Mutex<Vec<String>>) {
     }
 }
 
+/// Of a stream that ends with its connection.
+const STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+
 fn http_answer(fake: &Fake, head: &str, message: &Value, heads: &Mutex<Vec<String>>) -> String {
     let whole = |status: &str, more: &str, body: &str| {
         format!("HTTP/1.1 {status}\r\n{more}content-length: {}\r\n\r\n{body}", body.len())
@@ -266,6 +291,13 @@ fn http_answer(fake: &Fake, head: &str, message: &Value, heads: &Mutex<Vec<Strin
     match &*fake.mode {
         "unauthorized" => return whole("401 Unauthorized", "", ""),
         "redirect" => return whole("307 Temporary Redirect", "location: http://127.0.0.1:9/\r\n", ""),
+        "stream_of_blank_lines" | "stream_that_ends" if head.starts_with("get ") => {
+            let lines = if fake.mode == "stream_that_ends" { 0 } else { 1 << 20 };
+            return format!("{STREAM_HEAD}{}", "\n".repeat(lines));
+        }
+        "comments" if message["method"] == "tools/call" => {
+            return format!("{STREAM_HEAD}{}", ":\n\n".repeat(1 << 20));
+        }
         _ if head.starts_with("get ") => return whole("405 Method Not Allowed", "", ""),
         _ if head.starts_with("delete ") => return whole("200 OK", "", ""),
         // The session of the first call is gone.
@@ -294,9 +326,7 @@ fn http_answer(fake: &Fake, head: &str, message: &Value, heads: &Mutex<Vec<Strin
         }
         ("endless", _) if message["method"] == "tools/call" => {
             let data = "x".repeat(9 << 20);
-            format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\ndata: {data}"
-            )
+            format!("{STREAM_HEAD}data: {data}")
         }
         (_, [answer]) if fake.mode != "sse" => {
             let headers = format!("content-type: application/json\r\n{session}");

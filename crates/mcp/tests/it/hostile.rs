@@ -43,9 +43,12 @@ fn silent_server_times_out() {
 
 #[test]
 fn endless_output_ends_the_server() {
-    for (mode, expected) in
-        [("endless", "a message has more than 1048576 bytes"), ("flood", "bytes that answer nothing")]
-    {
+    for (mode, expected) in [
+        ("endless", "a message has more than 1048576 bytes"),
+        ("flood", "bytes that answer nothing"),
+        ("blank_lines", "bytes that answer nothing"),
+        ("short_lines", "bytes that answer nothing"),
+    ] {
         let servers = one(mode, limits());
         names(&servers).unwrap();
         let error = call(&servers, "echo", json!({})).unwrap_err().to_string();

@@ -1,5 +1,7 @@
 //! A server over streamable HTTP.
 
+use std::{thread, time::Duration};
+
 use lanner_mcp::{Limits, McpError, Servers};
 use serde_json::json;
 
@@ -80,6 +82,32 @@ fn status_is_told_with_a_hint_and_without_secrets() {
 fn error_of_the_server_holds_no_secret() {
     let error = call(&connect(&HttpFake::start("")), "nothing", json!({})).unwrap_err().to_string();
     assert!(error.contains("the token is ***"), "{error}");
+    let error = call(&connect(&HttpFake::start("")), "leak", json!({})).unwrap_err().to_string();
+    assert!(error.ends_with("y ***"), "a long message is masked before it is cut: {error}");
+    let error = names(&connect(&HttpFake::start("leaks"))).unwrap_err().to_string();
+    assert!(error.contains("version `a-long-version-with-a-***`"), "{error}");
+}
+
+#[test]
+fn comments_without_end_end_the_server() {
+    let error = call(&connect(&HttpFake::start("comments")), "echo", json!({})).unwrap_err().to_string();
+    assert!(error.contains("bytes that answer nothing"), "{error}");
+}
+
+#[test]
+fn stream_of_notifications_is_reopened_ever_later_and_not_after_a_flood() {
+    let opened = |mode: &str| {
+        let fake = HttpFake::start(mode);
+        let servers = connect(&fake);
+        names(&servers).unwrap();
+        thread::sleep(Duration::from_millis(2500));
+        drop(servers);
+        let heads = fake.heads.lock().unwrap();
+        heads.iter().filter(|head| head.starts_with("get ")).count()
+    };
+    // At once, and after 1 s; the next pause takes 2 s.
+    assert!(opened("stream_that_ends") <= 2);
+    assert_eq!(opened("stream_of_blank_lines"), 1);
 }
 
 #[test]

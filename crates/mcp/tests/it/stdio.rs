@@ -1,7 +1,9 @@
 //! A server over stdio, and its process.
 
 use std::{
-    fs, thread,
+    fs,
+    path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -110,29 +112,90 @@ fn result_beyond_the_limit_is_shortened() {
     assert!(text.len() <= 1000 && text.contains("bytes left out"), "{text}");
 }
 
+/// Short times, so that tests wait less.
+fn hasty() -> Limits {
+    Limits { stop: Duration::from_millis(100), ..Limits::default() }
+}
+
+/// A file that a process writes its id into.
+fn id_file(test: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("lanner-mcp-{}-{test}", std::process::id()));
+    let _ = fs::remove_file(&path);
+    path
+}
+
+/// The id in the file, once it is there.
+fn id_in(file: &Path) -> String {
+    let started = Instant::now();
+    loop {
+        let id = fs::read_to_string(file).unwrap_or_default();
+        if !id.is_empty() {
+            return id;
+        }
+        assert!(started.elapsed() < PATIENCE, "{} is not written", file.display());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn wait_for_end(id: &str) {
+    let started = Instant::now();
+    // A process that has ended and that nothing has waited for is a zombie.
+    let runs = || {
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        !stat.is_empty() && !stat.contains(") Z ")
+    };
+    while runs() {
+        assert!(started.elapsed() < PATIENCE, "{id} runs on");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn processes_end_with_the_client() {
-    for mode in ["grandchild", "stays"] {
-        let servers = one(mode, Limits { stop: Duration::from_millis(100), ..Limits::default() });
-        let id = match mode {
-            "grandchild" => call(&servers, "echo", json!({})).unwrap(),
-            _ => {
-                call(&servers, "echo", json!({})).unwrap();
-                String::new()
-            }
-        };
-        drop(servers);
-        let started = Instant::now();
-        // A process that has ended and that nothing has waited for is a zombie.
-        let runs = |id: &str| {
-            let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-            !stat.is_empty() && !stat.contains(") Z ")
-        };
-        while !id.is_empty() && runs(&id) {
-            assert!(started.elapsed() < PATIENCE, "{id} runs on");
-            thread::sleep(Duration::from_millis(10));
-        }
+    let servers = one("grandchild", hasty());
+    let id = call(&servers, "echo", json!({})).unwrap();
+    drop(servers);
+    wait_for_end(&id);
+
+    let servers = one("stays", hasty());
+    call(&servers, "echo", json!({})).unwrap();
+    drop(servers);
+}
+
+#[test]
+fn server_that_still_starts_ends_with_the_client() {
+    let (mut entry, file) = (fake::entry("silent"), id_file("starting"));
+    entry["env"][fake::ID_FILE] = json!(file);
+    let servers = servers(json!({ "fake": entry }), hasty());
+    let started = Instant::now();
+    let error = thread::scope(|scope| {
+        let names = scope.spawn(|| names(&servers));
+        let id = id_in(&file);
+        servers.stop();
+        wait_for_end(&id);
+        names.join().unwrap().unwrap_err()
+    });
+    assert!(error.to_string().contains("it was stopped"), "{error}");
+    assert!(started.elapsed() < Limits::default().start, "{:?}", started.elapsed());
+    assert!(names(&servers).unwrap_err().to_string().contains("it was stopped"), "it is not started again");
+}
+
+#[test]
+fn process_that_leaves_its_group_and_ignores_sigterm_is_killed() {
+    let script = "setpgrp(0, getpgrp(getppid())) or die; $SIG{TERM} = 'IGNORE';\
+                  open(F, '>', $ARGV[0]); print F $$; close(F); sleep(300)";
+    let file = id_file("escape");
+    let entry = json!({ "command": "perl", "args": ["-e", script, file] });
+    if std::process::Command::new("perl").arg("-v").output().is_err() {
+        eprintln!("skipped: there is no perl");
+        return;
     }
+    let servers = servers(json!({ "fake": entry }), Limits { start: Duration::from_secs(3), ..hasty() });
+    let started = Instant::now();
+    let error = names(&servers).unwrap_err();
+    assert!(matches!(error, McpError::Timeout { .. }), "{error}");
+    assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+    wait_for_end(&id_in(&file));
 }
 
 #[test]

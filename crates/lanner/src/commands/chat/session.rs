@@ -13,7 +13,7 @@ use super::{
     loaded::Loaded,
     saved::{Continued, Saved},
     stats::{AnswerStats, Stats},
-    tools::{ChatTools, Steps},
+    tools::{ChatTools, Steps, next_interrupt},
 };
 use crate::{
     attach::{self, attach_image},
@@ -46,6 +46,9 @@ pub(super) struct Session {
     /// Whether Ctrl-C stops an answer; in a pipe it ends the program.
     interruptible: bool,
 }
+
+/// The answer of a turn that was stopped after calls and before any text.
+const STOPPED: &str = "(stopped)";
 
 /// Output streamed in one step of an answer, and its figures.
 struct Streamed {
@@ -145,23 +148,36 @@ impl Session {
         // From here on, also while the prompt is prepared, Ctrl-C only stops the answer.
         let mut interrupts = self.interruptible.then(|| self.interrupts()).transpose()?;
         let mut steps = Steps::default();
-        self.tools.offer(&self.model)?;
+        if !self.runtime.block_on(self.tools.offer(&self.model, &mut interrupts))? {
+            say(format_args!("(stopped; {otherwise})"));
+            return Ok(None);
+        }
         loop {
             let Streamed { prompt, written, finish } = self.step(&steps, &mut interrupts)?;
             let stats = AnswerStats::new(&self.model, &prompt, &finish);
             let (usage, timings) = (stats.usage(), stats.timings());
-            let (content, reasoning) = (written.content.clone(), written.reasoning.clone());
+            let (mut content, mut reasoning) = (written.content.clone(), written.reasoning.clone());
             let mut is_stopped = finish.reason == Reason::Cancelled;
             if finish.reason == Reason::ToolCalls {
                 let calls = self.tools.make_calls(&mut steps, &prompt, written, &mut interrupts);
-                if self.runtime.block_on(calls)? {
+                let goes_on = self.runtime.block_on(calls)?;
+                let messages = std::mem::take(&mut steps.messages);
+                self.branch.call(&self.model.name, &messages);
+                if goes_on {
                     self.stats.add_step(stats);
-                    self.branch.call(&self.model.name, &std::mem::take(&mut steps.messages));
                     continue;
                 }
                 is_stopped = true;
+                if !messages.is_empty() {
+                    // They are in the message with the calls.
+                    (content, reasoning) = (String::new(), String::new());
+                }
             }
             self.stats.add(stats);
+            if is_stopped && steps.has_calls() && content.trim().is_empty() {
+                // The tools have acted, so the turn stays, and templates want an answer at its end.
+                content = STOPPED.into();
+            }
             let is_answered = !is_stopped || !content.trim().is_empty();
             match (is_stopped, is_answered) {
                 (true, true) => say("(stopped)"),
@@ -274,13 +290,5 @@ impl Session {
         let mut images = Images::default();
         let turns = self.branch.turns(&mut images);
         ([conversation::opening(self.system.as_deref()), turns].concat(), images)
-    }
-}
-
-/// Never, without signals.
-async fn next_interrupt(interrupts: &mut Option<Signal>) {
-    match interrupts {
-        Some(interrupts) => _ = interrupts.recv().await,
-        None => std::future::pending().await,
     }
 }

@@ -1,11 +1,18 @@
 //! Tools of MCP servers in the chat: which are offered, what the user is asked before a call, and
 //! what is shown of it.
 
-use std::{collections::BTreeSet, sync::Arc, thread};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use chat::tools::ToolSet;
 use engine::Constraint;
-use mcp::{Cancel, Servers};
+use mcp::{Cancel, Servers, ToolInfo};
+use rustix::termios::{QueueSelector, tcflush};
 use rustyline::{Behavior, Config, DefaultEditor, error::ReadlineError};
 use serde_json::Value;
 use tokio::{runtime::Builder, signal::unix::Signal, sync::oneshot};
@@ -15,22 +22,24 @@ use crate::{
     config::{AllowedCall, McpConfig},
     mcp_tools::{AnswerStep, McpTool, McpTools, ToolCall, ToolOutput, tool_message},
     model::{AnsweredPrompt, Conversation, Model, Prompt, PromptError},
-    terminal::say,
+    terminal::{NoEcho, say},
 };
 
 /// Most characters of a call or a result that are shown.
 const SHOWN: usize = 300;
 /// Most steps with calls in one answer.
 const MAX_STEPS: usize = 32;
+/// An answer that comes sooner after the question was typed before it.
+const UNREAD: Duration = Duration::from_millis(250);
 
 /// The tools of a chat; it may have none.
 pub(super) struct ChatTools {
     servers: Option<Arc<Servers>>,
     /// Calls that need no question.
     allowed: Vec<AllowedCall>,
-    /// Offered names of tools that the user always allows, or never.
-    always: BTreeSet<String>,
-    never: BTreeSet<String>,
+    /// Tools that the user always allows, as they were then, or never, by server and name.
+    always: BTreeMap<(String, String), ToolInfo>,
+    never: BTreeSet<(String, String)>,
     is_terminal: bool,
     offered: McpTools,
     set: Option<Arc<ToolSet>>,
@@ -46,6 +55,13 @@ pub(super) struct Steps {
     count: usize,
     /// Messages with calls and their results.
     pub messages: Vec<Value>,
+}
+
+impl Steps {
+    /// Whether the model has called tools.
+    pub(super) fn has_calls(&self) -> bool {
+        self.count > 0
+    }
 }
 
 /// The user's decision on a call.
@@ -77,7 +93,7 @@ impl ChatTools {
         Ok(ChatTools {
             servers,
             allowed,
-            always: BTreeSet::new(),
+            always: BTreeMap::new(),
             never: BTreeSet::new(),
             is_terminal,
             offered: McpTools::default(),
@@ -86,14 +102,25 @@ impl ChatTools {
         })
     }
 
-    /// Asks the servers for their tools. Those that fail are told once, and left out.
+    /// Asks the servers for their tools. Those that fail are told once, and left out. `false`:
+    /// Ctrl-C has ended that.
     ///
     /// # Errors
     /// The model cannot call tools.
-    pub(super) fn offer(&mut self, model: &Model) -> Result<(), PromptError> {
-        let Some(servers) = &self.servers else { return Ok(()) };
+    pub(super) async fn offer(
+        &mut self,
+        model: &Model,
+        interrupts: &mut Option<Signal>,
+    ) -> Result<bool, PromptError> {
+        let Some(servers) = &self.servers else { return Ok(true) };
         let mut offered = McpTools::default();
-        let lists = Servers::list(servers.all(), &Cancel::default());
+        let (asked, quiet) = (servers.clone(), self.is_terminal.then(NoEcho::begin));
+        let lists = until_interrupt(interrupts, move |cancel| Servers::list(asked.all(), cancel)).await;
+        drop(quiet);
+        let lists = match lists {
+            Some(lists) => lists.unwrap_or_default(),
+            None => return Ok(false),
+        };
         for (server, list) in servers.all().iter().zip(lists) {
             match list {
                 Ok(list) => offered.add(server.name(), server, &list, |_| true),
@@ -107,7 +134,7 @@ impl ChatTools {
         if first {
             say(format_args!("({} tools of MCP servers)", self.offered.all().len()));
         }
-        Ok(())
+        Ok(true)
     }
 
     pub(super) fn set(&self) -> Option<&Arc<ToolSet>> {
@@ -196,19 +223,34 @@ impl ChatTools {
     fn consent(&mut self, tool: &McpTool, call: &ToolCall) -> Result<bool, CommandError> {
         let (server, name) = (&tool.label, &tool.info.name);
         say(format_args!("• {server}/{} {}", shown(name), shown(&call.arguments)));
-        if self.always.contains(&tool.name) || self.allowed.iter().any(|allowed| allowed.covers(server, name))
-        {
+        let key = (server.clone(), name.clone());
+        if self.allowed.iter().any(|allowed| allowed.covers(server, name)) || self.is_always(&key, tool) {
             return Ok(true);
         }
-        if self.never.contains(&tool.name) || !self.is_terminal {
+        if self.never.contains(&key) || !self.is_terminal {
             return Ok(false);
         }
-        Ok(match ask()? {
-            Consent::Once => true,
-            Consent::No => false,
-            Consent::Always => self.always.insert(tool.name.clone()),
-            Consent::Never => !self.never.insert(tool.name.clone()),
-        })
+        let consent = ask()?;
+        match consent {
+            Consent::Always => _ = self.always.insert(key, tool.info.clone()),
+            Consent::Never => _ = self.never.insert(key),
+            Consent::Once | Consent::No => {}
+        }
+        Ok(matches!(consent, Consent::Once | Consent::Always))
+    }
+
+    /// Whether the user always allows the tool. One whose description, arguments or hints have
+    /// changed since is not the one that was allowed.
+    fn is_always(&mut self, key: &(String, String), tool: &McpTool) -> bool {
+        match self.always.get(key) {
+            Some(allowed) if *allowed == tool.info => true,
+            Some(_) => {
+                say("  (its server has changed this tool since you always allowed it)");
+                self.always.remove(key);
+                false
+            }
+            None => false,
+        }
     }
 }
 
@@ -220,21 +262,34 @@ impl Drop for ChatTools {
 
 /// Calls a tool; `None`: Ctrl-C has ended it.
 async fn run(tool: McpTool, call: ToolCall, interrupts: &mut Option<Signal>) -> Option<ToolOutput> {
+    let result = until_interrupt(interrupts, move |cancel| tool.call(&call.arguments, None, cancel)).await?;
+    Some(result.unwrap_or_else(|| Err("the call failed".into())))
+}
+
+/// Runs what waits for servers on a thread of its own. `None`: Ctrl-C has cancelled it;
+/// `Some(None)`: it panicked.
+async fn until_interrupt<T: Send + 'static>(
+    interrupts: &mut Option<Signal>,
+    work: impl FnOnce(&Cancel) -> T + Send + 'static,
+) -> Option<Option<T>> {
     let (cancel, (sender, result)) = (Cancel::default(), oneshot::channel());
     let own = cancel.clone();
-    thread::spawn(move || _ = sender.send(tool.call(&call.arguments, None, &own)));
-    let interrupted = async {
-        match interrupts {
-            Some(interrupts) => _ = interrupts.recv().await,
-            None => std::future::pending().await,
-        }
-    };
+    // Sending fails if nothing waits for it any more.
+    thread::spawn(move || _ = sender.send(work(&own)));
     tokio::select! {
-        result = result => Some(result.unwrap_or_else(|_| Err("the call failed".into()))),
-        () = interrupted => {
+        result = result => Some(result.ok()),
+        () = next_interrupt(interrupts) => {
             cancel.cancel();
             None
         }
+    }
+}
+
+/// Never, without signals.
+pub(super) async fn next_interrupt(interrupts: &mut Option<Signal>) {
+    match interrupts {
+        Some(interrupts) => _ = interrupts.recv().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -242,7 +297,11 @@ fn ask() -> Result<Consent, CommandError> {
     let config = Config::builder().behavior(Behavior::PreferTerm).build();
     let mut editor = DefaultEditor::with_config(config)?;
     loop {
+        // Keys that were pressed before the question do not answer it.
+        let _ = tcflush(io::stdin(), QueueSelector::IFlush);
+        let asked = Instant::now();
         let line = match editor.readline("  call it? [y]es, [a]lways this tool, [n]o, ne[v]er this tool: ") {
+            Ok(_) if asked.elapsed() < UNREAD => continue,
             Ok(line) => line,
             Err(ReadlineError::Eof | ReadlineError::Interrupted) => return Ok(Consent::No),
             Err(error) => return Err(error.into()),
@@ -327,7 +386,7 @@ mod tests {
         ChatTools {
             servers: Some(servers.clone()),
             allowed,
-            always: BTreeSet::new(),
+            always: BTreeMap::new(),
             never: BTreeSet::new(),
             is_terminal: false,
             offered,
@@ -360,6 +419,21 @@ mod tests {
         assert_eq!(steps.messages[0]["tool_calls"].as_array().unwrap().len(), 3);
         let none = tools.make_calls(&mut steps, &[1], step(&[]), &mut interrupts);
         assert!(!runtime.block_on(none).unwrap(), "a step without calls is the last one");
+    }
+
+    #[test]
+    fn always_allowed_tool_that_changed_is_asked_again() {
+        let fake = HttpFake::start("");
+        let mut tools = chat(&fake, vec![]);
+        let mut tool = tools.offered.get("mcp__fake__echo").unwrap().clone();
+        let key = ("fake".to_owned(), "echo".to_owned());
+        tools.always.insert(key.clone(), tool.info.clone());
+        let call = &step(&["echo"]).calls[0];
+        assert!(tools.consent(&tool, call).unwrap());
+        tool.info.annotations = Some(json!({ "destructiveHint": true }));
+        // In a pipe there is no question, so the call is refused.
+        assert!(!tools.consent(&tool, call).unwrap());
+        assert!(!tools.always.contains_key(&key));
     }
 
     #[test]

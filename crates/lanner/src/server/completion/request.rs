@@ -101,17 +101,29 @@ impl<F: ApiFormat> ParsedRequest<F> {
     /// Asks the MCP servers that the request names for their tools.
     ///
     /// # Errors
-    /// 400: it names one that is not configured. A server that fails is no error yet.
+    /// 400: it names one that is not configured. 504: the deadline has passed. A server that fails
+    /// is no error yet.
     pub(crate) async fn list_mcp_tools(&mut self) -> Result<(), ApiError> {
         let Some((mcp, _)) = F::mcp(&mut self.valid.prompts) else { return Ok(()) };
         let servers = mcp.named(self.server.common.mcp.get())?;
         let (asked, cancel) = (servers.clone(), CancelOnDrop::default());
         let own = cancel.0.clone();
-        let lists = on_thread(move || Servers::list(&asked, &own)).await;
+        let lists = self.in_time(on_thread(move || Servers::list(&asked, &own))).await?;
         let lists =
             lists.ok_or_else(|| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "a thread failed"))?;
+        let Some((mcp, _)) = F::mcp(&mut self.valid.prompts) else { return Ok(()) };
         mcp.give_lists(servers, lists);
         Ok(())
+    }
+
+    /// What `work` results in before the deadline.
+    ///
+    /// # Errors
+    /// 504: the deadline has passed.
+    async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, ApiError> {
+        let Some(deadline) = self.deadline else { return Ok(work.await) };
+        let result = tokio::time::timeout_at(deadline.into(), work).await;
+        result.map_err(|_| ApiError::from_engine(&RequestError::TimeIsUp, F::PROMPT))
     }
 
     /// Claims the idempotency key, if there is one; waits while another request with the key runs.
@@ -124,13 +136,7 @@ impl<F: ApiFormat> ParsedRequest<F> {
         };
         let key = self.tenant.scoped(&self.server.identity(), &idempotency.key);
         let store = &self.server.common.idempotency;
-        let claim = store.claim(&key, fingerprint.clone(), idempotency.ttl);
-        let claim = match self.deadline {
-            Some(deadline) => tokio::time::timeout_at(deadline.into(), claim)
-                .await
-                .map_err(|_| ApiError::from_engine(&RequestError::TimeIsUp, F::PROMPT))?,
-            None => claim.await,
-        };
+        let claim = self.in_time(store.claim(&key, fingerprint.clone(), idempotency.ttl)).await?;
         claim.map(Some).map_err(|KeyReused| ApiError::key_reused())
     }
 }

@@ -167,7 +167,7 @@ pub(super) const COMMON: [Field; 46] = [
     ("prompt_cache_retention", &[r#""24h""#], &[r#""1y""#]),
 ];
 
-pub(super) const CHAT: [Field; 29] = [
+pub(super) const CHAT: [Field; 30] = [
     (
         "messages",
         &[
@@ -200,6 +200,7 @@ pub(super) const CHAT: [Field; 29] = [
             "[null]",
         ],
     ),
+    ("max_tool_calls", &["1", "null"], &["0", "-1"]),
     (
         "tools",
         &[

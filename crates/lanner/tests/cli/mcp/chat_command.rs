@@ -67,6 +67,24 @@ fn chat_in_a_pipe_offers_and_calls_allowed_tools() {
 }
 
 #[test]
+fn server_that_talks_on_stdout_costs_few_lines_and_its_end_none() {
+    let file = file(&json!({ "fake": fake::entry_of(super::PROCESS, "garbage") }));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lanner"));
+    let path = file.path().to_str().unwrap();
+    command.env_clear().args(["chat", "--device", "cpu", "--no-history", "--mcp", path]);
+    command.args(["--mcp-allow", "*", "--max-tokens", "4"]);
+    let mut chat =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    chat.stdin.take().unwrap().write_all(b"hi\n").unwrap();
+    let output = output_of(chat).unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("(5 tools of MCP servers)"), "{text}");
+    assert_eq!(text.matches("not JSON on stdout").count(), 10, "{text}");
+    assert_eq!(text.matches("they are not logged").count(), 1, "{text}");
+    assert!(!text.contains("MCP server ended"), "{text}");
+}
+
+#[test]
 fn server_that_fails_is_told_and_left_out() {
     let file = file(&json!({ "gone": { "command": "/no/such/program" } }));
     let mut command = Command::new(env!("CARGO_BIN_EXE_lanner"));

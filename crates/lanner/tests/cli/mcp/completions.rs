@@ -63,6 +63,17 @@ fn calls_of_the_client_end_the_answer() {
 }
 
 #[test]
+fn max_tool_calls_limits_the_calls() {
+    let fake = HttpFake::start("");
+    let server = server(&fake, &[ECHO, ECHO, "Done."]);
+    let answer = server.chat(&json!({ "tools": [tool()], "max_tool_calls": 1 })).json();
+    let calls = &answer["choices"][0]["message"]["mcp_calls"];
+    assert_eq!(calls[0]["output"], "hi", "{answer}");
+    assert!(calls[1]["error"].as_str().unwrap().contains("no calls of tools left"), "{answer}");
+    assert_eq!(fake.fake.calls.load(std::sync::atomic::Ordering::Relaxed), 1);
+}
+
+#[test]
 fn fields_that_do_not_go_with_mcp_tools_are_refused() {
     let fake = HttpFake::start("");
     let server = server(&fake, &["x"]);
@@ -72,6 +83,7 @@ fn fields_that_do_not_go_with_mcp_tools_are_refused() {
         (json!({ "tools": [tool()], "mcp_approvals": approvals }), "mcp_approvals[0].id"),
         (json!({ "tools": [tool(), tool()] }), "tools[1].server_label"),
         (json!({ "tools": [tool()], "n": 2 }), "n"),
+        (json!({ "tools": [tool()], "max_tool_calls": 0 }), "max_tool_calls"),
         (json!({ "tools": [tool()], "ignore_eos": true }), "ignore_eos"),
         (json!({ "tools": [tool()], "idempotency_key": "k", "temperature": 0 }), "idempotency_key"),
         (json!({ "tools": [{ "type": "function" }, tool()] }), "tools[0].function"),

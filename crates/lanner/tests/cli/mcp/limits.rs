@@ -112,6 +112,16 @@ fn slow_call_is_an_error_that_the_model_reads() {
 }
 
 #[test]
+fn timeout_covers_the_start_of_servers() {
+    let entries = json!({ "fake": fake::entry_of(super::PROCESS, "silent") });
+    let server = server_with(access(entries, Limits::default()), &["Done."]);
+    let started = Instant::now();
+    let reply = server.chat(&json!({ "tools": [tool()], "timeout": 0.5 }));
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (504, &json!("timeout")), "{}", reply.body);
+    assert!(started.elapsed() < Limits::default().start, "{:?}", started.elapsed());
+}
+
+#[test]
 fn broken_server_costs_one_error_of_its_tools() {
     let entries = json!({ "fake": { "command": "/no/such/program" } });
     let server = server_with(access(entries, Limits::default()), &["I have no tools."]);

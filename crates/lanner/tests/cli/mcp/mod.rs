@@ -1,6 +1,7 @@
 //! Tools of MCP servers that the server calls itself, and that `lanner chat` asks for.
 
 mod chat_command;
+mod chat_terminal;
 mod completions;
 #[path = "../../../../mcp/tests/it/fake.rs"]
 mod fake;

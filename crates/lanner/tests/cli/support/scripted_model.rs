@@ -19,6 +19,11 @@ const PIECE: usize = 3;
 
 /// A folder for `--model`: a message that ends with a character is answered with its text.
 pub(crate) fn scripted_model(answers: &[(char, &str)]) -> TempDir {
+    scripted_model_with(answers, TEMPLATE)
+}
+
+/// [`scripted_model`] with a template of its own, whose last character is that of the message.
+pub(crate) fn scripted_model_with(answers: &[(char, &str)], template: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut tokenizer: Value = serde_json::from_str(&tokenizer_json()).unwrap();
     let mut pieces: Vec<String> = vec![];
@@ -37,7 +42,7 @@ pub(crate) fn scripted_model(answers: &[(char, &str)]) -> TempDir {
         tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
     }
     fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
-    fs::write(folder.path().join("chat_template.jinja"), TEMPLATE).unwrap();
+    fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
     write_weights(&next, folder.path());
     folder
 }

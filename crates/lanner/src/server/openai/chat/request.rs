@@ -47,6 +47,9 @@ request_body! {
         parallel_tool_calls: Option<bool>,
         /// Approves or refuses calls of MCP tools that the last answer made.
         mcp_approvals: Option<Vec<McpApproval>>,
+        /// Most calls of MCP tools.
+        #[schemars(range(min = 1))]
+        max_tool_calls: Option<u64>,
         /// Whether the answer thinks; with `auto`, rules decide.
         enable_thinking: Option<ThinkingSwitch>,
         /// Anthropic's: whether the answer thinks, and its budget.
@@ -125,6 +128,8 @@ pub struct ChatPrompt {
     pub custom_tools: BTreeSet<String>,
     /// Tools that this server calls; they are not offered in the conversation yet.
     pub mcp: Option<McpRequest>,
+    /// Most calls of them; the server's own limit holds too.
+    pub(super) max_tool_calls: Option<u64>,
     /// Calls of them that need no further approval.
     pub(super) approvals: ApprovedCalls,
 }
@@ -157,14 +162,18 @@ impl TryFrom<ChatRequest> for ValidRequest<ChatPrompt> {
         }
         let route =
             RouteParams { max_tokens, logprobs, prompt_logprobs: false, prompt_only: false, tools, thinking };
-        let custom_tools = custom.into_names();
-        shared.validate(ChatPrompt { conversation, functions, custom_tools, mcp, approvals }, route)
+        let (custom_tools, max_tool_calls) = (custom.into_names(), request.max_tool_calls);
+        let prompt = ChatPrompt { conversation, functions, custom_tools, mcp, max_tool_calls, approvals };
+        shared.validate(prompt, route)
     }
 }
 
 impl ChatRequest {
     fn refuse_unsupported(&self) -> Result<(), ApiError> {
         accepted::verbosity(self.verbosity.as_deref())?;
+        if self.max_tool_calls == Some(0) {
+            return Err(ApiError::invalid("max_tool_calls", "max_tool_calls is 0; it must be at least 1"));
+        }
         let only_text = |modes: &Vec<String>| modes.iter().all(|mode| mode == "text");
         fields::refuse(&[
             ("modalities", self.modalities.as_ref().is_some_and(|modes| !only_text(modes))),

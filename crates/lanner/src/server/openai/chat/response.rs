@@ -143,13 +143,14 @@ impl ChoiceFormat for ChatFormat {
         prompt: ChatPrompt,
         params: &GenerateParams,
     ) -> Result<(ChatFormat, Vec<Prompt>), ApiError> {
-        let ChatPrompt { conversation, functions, custom_tools, mcp, approvals } = prompt;
+        let ChatPrompt { conversation, functions, custom_tools, mcp, max_tool_calls, approvals } = prompt;
         let prompt = model.chat_prompt(&conversation).map_err(|error| prompt_error(&error, Self::PROMPT))?;
         let (calls, logprobs) = (CallWriter::new(custom_tools), params.logprobs.is_some());
         let ApprovedCalls { approved, refused } = approvals;
         let plan = mcp.and_then(McpRequest::into_offered).map(|offered| {
             let pending = pending(approved, &conversation.messages, &offered)?;
-            Ok::<_, ApiError>(ToolPlan { offered, conversation, pending, refused, max_calls: None })
+            let max_calls = max_tool_calls;
+            Ok::<_, ApiError>(ToolPlan { offered, conversation, pending, refused, max_calls })
         });
         let plan = plan.transpose()?;
         let mcp = McpCallWriter::new(plan.as_ref());
