@@ -75,7 +75,12 @@ pub(super) fn append_image(content: &mut Value, part: Value) {
 
 /// The error for a part of a type that is not read.
 pub(super) fn not_read(at: &str, kind: &str) -> ApiError {
-    let message = format!("{at} is of type `{kind}`, which is not supported here; send text or images");
+    let message = match kind {
+        "image" | "image_url" | "input_image" => {
+            format!("{at} is an image; images belong in turns of the user and in results of tools")
+        }
+        _ => format!("{at} is of type `{kind}`, which is not supported here; send text or images"),
+    };
     ApiError::invalid(format!("{at}.type"), message).code("unsupported_content")
 }
 
