@@ -403,7 +403,7 @@ pub enum PromptError {
     Tools(#[from] InvalidTools),
     #[error("the request's time was up while its images were decoded")]
     TimeIsUp,
-    #[error("the client has disconnected")]
+    #[error("the request was cancelled while its images were decoded")]
     Cancelled,
     #[error("the prompt has {bytes} bytes, far more than the model's context of {context} tokens holds")]
     TooLong { bytes: usize, context: usize },

@@ -300,7 +300,7 @@ mod tests {
         let ended = |limits| vision().load(&[image(Detail::Auto, 0)], &limits).unwrap_err().to_string();
         let cancelled = DecodingLimits::default();
         cancelled.cancel.cancel();
-        assert_eq!(ended(cancelled), "the client has disconnected");
+        assert_eq!(ended(cancelled), "the request was cancelled while its images were decoded");
         let late = DecodingLimits { deadline: Some(Instant::now()), ..DecodingLimits::default() };
         assert_eq!(ended(late), "the request's time was up while its images were decoded");
         let slow = DecodingLimits { timeout: Some(Duration::ZERO), ..DecodingLimits::default() };
