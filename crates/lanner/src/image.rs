@@ -69,6 +69,11 @@ impl ImageFile {
 }
 
 impl ImageFile {
+    /// Whether both become the same tensors, so that one of them needs to be decoded.
+    pub fn equals(&self, other: &ImageFile) -> bool {
+        self.encoded.digest == other.encoded.digest && self.detail == other.detail
+    }
+
     /// The file as a data URI.
     pub fn data_uri(&self) -> String {
         let kind = match self.header.format {
@@ -163,6 +168,18 @@ impl Images {
         self.0.iter_mut()
     }
 
+    /// The files, without those that equal an earlier one.
+    pub fn distinct_files(&self) -> Vec<&ImageFile> {
+        let mut files: Vec<&ImageFile> = vec![];
+        for image in &self.0 {
+            match image {
+                Image::File(file) if !files.iter().any(|earlier| earlier.equals(file)) => files.push(file),
+                Image::File(_) | Image::Url(_) => {}
+            }
+        }
+        files
+    }
+
     /// The data URI of the image that a part refers to.
     pub fn data_uri(&self, part: &Value) -> Option<String> {
         let index = part["index"].as_u64().and_then(|index| usize::try_from(index).ok())?;
@@ -210,6 +227,7 @@ pub(crate) mod tests {
         assert!(images.add_part(&part("https://a/b.png"), "m").is_some_and(|part| part.is_ok()));
         assert!(matches!(images.get(2), Some(Image::Url(url)) if url.url == "https://a/b.png"));
         assert_eq!((images.len(), images.bytes()), (3, 2 * 69));
+        assert_eq!(images.distinct_files().len(), 1);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 pub use self::{
     answer::AnswerParams,
     continuation::AnsweredPrompt,
-    vision::{ImageMemory, NoVision, PromptImage, Vision},
+    vision::{DecodingLimits, ImageMemory, NoVision, PromptImage, Vision},
 };
 
 use crate::{
@@ -401,6 +401,10 @@ pub enum PromptError {
     ImageToken,
     #[error(transparent)]
     Tools(#[from] InvalidTools),
+    #[error("the request's time was up while its images were decoded")]
+    TimeIsUp,
+    #[error("the request was cancelled while its images were decoded")]
+    Cancelled,
     #[error("the prompt has {bytes} bytes, far more than the model's context of {context} tokens holds")]
     TooLong { bytes: usize, context: usize },
     #[error(transparent)]
@@ -418,6 +422,8 @@ impl PromptError {
             | PromptError::Image(_)
             | PromptError::Placeholders { .. }
             | PromptError::Tools(_)
+            | PromptError::TimeIsUp
+            | PromptError::Cancelled
             | PromptError::TooLong { .. } => true,
             PromptError::ImageToken => false,
             PromptError::Text(error) => error.is_request_error(),

@@ -22,7 +22,7 @@ pub enum RequestError {
     /// The request has images, and the model is a text model.
     #[error("the model takes no images; send text, or load a model with vision")]
     NoVision,
-    /// An image does not suit the model or the prompt; a bug of the caller.
+    /// An image does not suit the model's tower or the prompt.
     #[error("image {} of the request: {message}", index + 1)]
     BadImage {
         /// Its index in the request.

@@ -6,7 +6,7 @@ use std::{ops::Range, sync::Arc};
 use mlx::Array;
 
 use crate::{
-    api::{Image, MemoryAccount, MemoryClass, Request, RequestError, Reservation},
+    api::{CacheSalt, Image, MemoryAccount, MemoryClass, Request, RequestError, Reservation},
     models::{ImagePositions, Model},
     prefix::prompt_keys,
 };
@@ -106,11 +106,27 @@ impl SequenceImages {
     }
 }
 
-/// Features of the images used last, by digest. They are counted as memory of the prefix cache,
-/// which makes room for everything else.
+/// Which features an image has, and who may have them: like the state of the prefix cache, features
+/// stored under one salt are not found under another, so that a client does not learn from its
+/// latency which images others have sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct FeatureKey {
+    salt: Option<CacheSalt>,
+    digest: [u8; 32],
+}
+
+impl FeatureKey {
+    /// The key of an image of `request`.
+    pub(crate) fn of(request: &Request, image: &Image) -> FeatureKey {
+        FeatureKey { salt: request.cache_salt, digest: image.digest }
+    }
+}
+
+/// Features of the images used last. They are counted as memory of the prefix cache, which makes
+/// room for everything else.
 pub(crate) struct FeatureCache {
     /// The image used last is the last one.
-    entries: Vec<([u8; 32], Array)>,
+    entries: Vec<(FeatureKey, Array)>,
     budget: usize,
     memory: Option<Reservation>,
 }
@@ -121,16 +137,16 @@ impl FeatureCache {
         FeatureCache { entries: vec![], budget: KEPT_FEATURES, memory }
     }
 
-    pub(crate) fn get(&mut self, digest: &[u8; 32]) -> Option<Array> {
-        let at = self.entries.iter().position(|(own, _)| own == digest)?;
+    pub(crate) fn get(&mut self, key: FeatureKey) -> Option<Array> {
+        let at = self.entries.iter().position(|(own, _)| *own == key)?;
         let entry = self.entries.remove(at);
         self.entries.push(entry);
         self.entries.last().map(|(_, features)| features.clone())
     }
 
-    pub(crate) fn insert(&mut self, digest: [u8; 32], features: Array) {
-        self.entries.retain(|(own, _)| *own != digest);
-        self.entries.push((digest, features));
+    pub(crate) fn insert(&mut self, key: FeatureKey, features: Array) {
+        self.entries.retain(|(own, _)| *own != key);
+        self.entries.push((key, features));
         self.shrink();
     }
 

@@ -2,7 +2,7 @@
 
 use mlx::Array;
 
-use super::{delivery::End, fault, recovery::failure, run::EngineLoop};
+use super::{delivery::End, fault, images::FeatureKey, recovery::failure, run::EngineLoop};
 use crate::{api::Image, guard::guarded, models::Model};
 
 impl EngineLoop {
@@ -23,7 +23,8 @@ impl EngineLoop {
             if image.span().start > computed {
                 continue;
             }
-            let features = match self.features.get(&image.digest) {
+            let key = FeatureKey::of(&sequence.request, image);
+            let features = match self.features.get(key) {
                 Some(features) => {
                     self.options.metrics.images_reused.add(1);
                     features
@@ -35,7 +36,7 @@ impl EngineLoop {
                     match guarded(|| features(model, image)) {
                         Ok(features) => {
                             self.options.metrics.images_computed.add(1);
-                            self.features.insert(image.digest, features.clone());
+                            self.features.insert(key, features.clone());
                             features
                         }
                         Err(message) => {

@@ -164,6 +164,19 @@ fn picture_is_computed_once_and_another_one_shares_no_state() {
 }
 
 #[test]
+fn picture_sent_under_another_salt_is_computed_anew() {
+    let recorded = Recorded::read("qwen3_5");
+    let engine = engine(&recorded, exact(64));
+    let request = Request { logits: false, ..recorded.request(&recorded.towers.cases[0]) };
+    let computed = |client| {
+        let cache_salt = Some(CacheSalt::new([Some(client)]));
+        answer(submit(&engine, Request { cache_salt, logprobs: Some(2), ..request.clone() }));
+        engine.metrics().images_computed.get()
+    };
+    assert_eq!([computed("a"), computed("a"), computed("b"), computed("a")], [1, 1, 2, 2]);
+}
+
+#[test]
 fn tiny_pictures_share_no_state() {
     let recorded = Recorded::read("qwen3_5");
     let engine = engine(&recorded, exact(64));

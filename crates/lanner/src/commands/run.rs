@@ -19,7 +19,7 @@ use crate::{
     generate::{ChoiceEvent, Finish, Generation},
     image::Images,
     loading, memory,
-    model::{AnswerParams, Conversation, Model, Prompt, PromptError},
+    model::{AnswerParams, Conversation, DecodingLimits, Model, Prompt, PromptError},
     server::openai::{
         self,
         usage::{self, SpeculationUsage},
@@ -53,7 +53,7 @@ pub fn run(model: &ModelConfig, config: RunConfig) -> Result<(), CommandError> {
 
 fn answer(model: &Model, prompt: RunInput, config: RunConfig, output: Output) -> Result<(), CommandError> {
     let prompt = prompt.encode(model)?;
-    let images = model.load_images(&prompt)?;
+    let images = model.load_images(&prompt, &DecodingLimits::default())?;
     let params = AnswerParams {
         overrides: &config.sampling,
         images: &images,

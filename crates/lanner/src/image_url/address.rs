@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Networks of IPv4 that are not public, by IANA's registry of special-purpose addresses.
-const SPECIAL_V4: [([u8; 4], u32); 16] = [
+/// Networks of IPv4 that are not public, by IANA's registry of special-purpose addresses, and one
+/// that a cloud keeps to itself.
+const SPECIAL_V4: [([u8; 4], u32); 17] = [
     ([0, 0, 0, 0], 8),
     ([10, 0, 0, 0], 8),
     // Carrier-grade NAT.
@@ -11,6 +12,8 @@ const SPECIAL_V4: [([u8; 4], u32); 16] = [
     ([127, 0, 0, 0], 8),
     // Link-local, with the metadata services of clouds.
     ([169, 254, 0, 0], 16),
+    // Azure's services for the machine that asks.
+    ([168, 63, 129, 16], 32),
     ([172, 16, 0, 0], 12),
     ([192, 0, 0, 0], 24),
     ([192, 0, 2, 0], 24),

@@ -51,8 +51,8 @@ pub enum ImageUrlError {
     NotFound(String),
     #[error("it was not there in time; send a data: URI")]
     TimedOut,
-    #[error("{host} cannot be reached: {reason}")]
-    Unreachable { host: String, reason: String },
+    #[error("{0} cannot be reached, or its certificate or answer is not valid")]
+    Unreachable(String),
     #[error("{host} answered with status {status}; the image must be readable without a login")]
     Status { host: String, status: u16 },
     #[error("it redirects more than {MAX_REDIRECTS} times, or to nowhere")]
@@ -96,12 +96,12 @@ impl ImageUrls {
         ImageUrls { allowed: allowed.into(), timeout: TIMEOUT, network: Arc::new(System) }
     }
 
-    /// The bytes of the image at a URL. Blocks, for at most ten seconds.
+    /// The bytes of the image at a URL. Blocks for at most ten seconds, until `latest` at most.
     ///
     /// # Errors
     /// The host is not allowed or not public, or sends no image of an allowed size in time.
-    pub fn fetch(&self, url: &str) -> Result<Vec<u8>, ImageUrlError> {
-        let end = Instant::now() + self.timeout;
+    pub fn fetch(&self, url: &str, latest: Instant) -> Result<Vec<u8>, ImageUrlError> {
+        let end = latest.min(Instant::now() + self.timeout);
         let mut url = url.to_owned();
         for _ in 0..=MAX_REDIRECTS {
             let target = Target::parse(&url)?;
@@ -184,7 +184,7 @@ fn get(
     let agent = Agent::with_parts(config, DefaultConnector::default(), Checked(addresses));
     agent.get(url).call().map_err(|error| match error {
         ureq::Error::Timeout(_) => ImageUrlError::TimedOut,
-        error => ImageUrlError::Unreachable { host: target.host.clone(), reason: error.to_string() },
+        error => unreachable(target, &error),
     })
 }
 
@@ -199,12 +199,16 @@ fn read(response: Response<ureq::Body>, target: &Target) -> Result<Vec<u8>, Imag
     let read = response.into_body().into_reader().take(limit + 1).read_to_end(&mut bytes);
     match read {
         Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(ImageUrlError::TimedOut),
-        Err(error) => {
-            Err(ImageUrlError::Unreachable { host: target.host.clone(), reason: error.to_string() })
-        }
+        Err(error) => Err(unreachable(target, &error)),
         Ok(_) if bytes.len() as u64 > limit => Err(ImageUrlError::TooLarge(limit)),
         Ok(_) => Ok(bytes),
     }
+}
+
+/// The reason is logged, not told: it names what the host's certificate does.
+fn unreachable(target: &Target, reason: &dyn fmt::Display) -> ImageUrlError {
+    tracing::debug!("an image at {} cannot be fetched: {reason}", target.host);
+    ImageUrlError::Unreachable(target.host.clone())
 }
 
 fn location(headers: &HeaderMap) -> Option<&str> {

@@ -43,6 +43,11 @@ impl Network for Fake {
     }
 }
 
+/// Later than the timeout of one image.
+fn later() -> Instant {
+    Instant::now() + 2 * TIMEOUT
+}
+
 fn addresses(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
@@ -89,6 +94,7 @@ fn special_addresses_are_not_public() {
         "100.127.255.255",
         "127.0.0.1",
         "127.255.0.9",
+        "168.63.129.16",
         "169.254.169.254",
         "172.16.0.1",
         "172.31.255.255",
@@ -140,6 +146,7 @@ fn special_addresses_are_not_public() {
         "100.128.0.0",
         "126.255.255.255",
         "128.0.0.0",
+        "168.63.129.17",
         "172.15.255.255",
         "172.32.0.0",
         "192.167.255.255",
@@ -166,12 +173,12 @@ fn host_with_any_address_that_is_not_public_is_refused() {
         &["2606:4700::1111", "fd00::1"],
     ] {
         let (urls, fake) = fetcher(&["*"], None, &[answer]);
-        let error = urls.fetch("https://public.example/a.png").unwrap_err();
+        let error = urls.fetch("https://public.example/a.png", later()).unwrap_err();
         assert_eq!(error, ImageUrlError::NotPublic("public.example".into()), "{answer:?}");
         assert_eq!(fake.dialled.load(Ordering::Relaxed), 0, "{answer:?}");
     }
     let (urls, _) = fetcher(&["*"], None, &[&[]]);
-    let error = urls.fetch("https://public.example/a.png").unwrap_err();
+    let error = urls.fetch("https://public.example/a.png", later()).unwrap_err();
     assert_eq!(error, ImageUrlError::NotFound("public.example".into()));
 }
 
@@ -186,12 +193,12 @@ fn address_in_a_url_is_checked_too() {
         "https://LOCALHOST./",
     ] {
         let (urls, _) = fetcher(&["*"], None, &[]);
-        assert!(matches!(urls.fetch(url), Err(ImageUrlError::NotPublic(_))), "{url}");
+        assert!(matches!(urls.fetch(url, later()), Err(ImageUrlError::NotPublic(_))), "{url}");
     }
     // Notations that only the system's resolver knows.
     let urls = ImageUrls::new(vec!["*".parse().unwrap()]);
     for url in ["https://2130706433/", "https://0x7f000001/", "https://017700000001/", "https://127.1/"] {
-        let error = urls.fetch(url).unwrap_err();
+        let error = urls.fetch(url, later()).unwrap_err();
         assert!(matches!(error, ImageUrlError::NotPublic(_) | ImageUrlError::NotFound(_)), "{url}: {error}");
     }
 }
@@ -210,7 +217,7 @@ fn url_of_a_host_that_is_not_listed_is_refused() {
         "https://c.example/",
         "http://c.example/",
     ] {
-        assert!(matches!(urls.fetch(url), Err(ImageUrlError::NotAllowed(_))), "{url}");
+        assert!(matches!(urls.fetch(url, later()), Err(ImageUrlError::NotAllowed(_))), "{url}");
     }
     for url in [
         "file:///etc/passwd",
@@ -223,7 +230,7 @@ fn url_of_a_host_that_is_not_listed_is_refused() {
         "https://a.example:x/",
         "https://a\u{e9}.example/ b",
     ] {
-        assert!(matches!(urls.fetch(url), Err(ImageUrlError::BadUrl(_))), "{url}");
+        assert!(matches!(urls.fetch(url, later()), Err(ImageUrlError::BadUrl(_))), "{url}");
     }
     assert_eq!(fake.dialled.load(Ordering::Relaxed), 0);
     let allows =
@@ -239,7 +246,7 @@ fn url_of_a_host_that_is_not_listed_is_refused() {
 fn image_is_fetched_without_credentials_and_cookies() {
     let (server, requests) = serve(vec![redirect("/b.png?x"), ok(b"pixels")]);
     let (urls, fake) = fetcher(&["http://public.example"], Some(server), &[&[PUBLIC]]);
-    assert_eq!(urls.fetch("http://public.example/a.png").unwrap(), b"pixels");
+    assert_eq!(urls.fetch("http://public.example/a.png", later()).unwrap(), b"pixels");
     assert_eq!(fake.dialled.load(Ordering::Relaxed), 2);
     let requests = requests.join().unwrap();
     assert!(requests[0].starts_with("GET /a.png ") && requests[1].starts_with("GET /b.png?x "));
@@ -261,12 +268,12 @@ fn redirects_are_checked_and_counted() {
         let (server, requests) = serve(vec![redirect(to)]);
         let allowed = ["http://public.example", "http://127.0.0.1", "http://intern.example"];
         let (urls, _) = fetcher(&allowed, Some(server), &[&[PUBLIC]]);
-        assert_eq!(urls.fetch("http://public.example/"), Err(expected), "{to}");
+        assert_eq!(urls.fetch("http://public.example/", later()), Err(expected), "{to}");
         assert_eq!(requests.join().unwrap().len(), 1);
     }
     let (server, requests) = serve(vec![redirect("/again"); MAX_REDIRECTS + 1]);
     let (urls, _) = fetcher(&["http://public.example"], Some(server), &[&[PUBLIC]]);
-    assert_eq!(urls.fetch("http://public.example/"), Err(ImageUrlError::Redirects));
+    assert_eq!(urls.fetch("http://public.example/", later()), Err(ImageUrlError::Redirects));
     assert_eq!(requests.join().unwrap().len(), MAX_REDIRECTS + 1);
 }
 
@@ -275,12 +282,12 @@ fn resolver_that_changes_its_answer_does_not_move_the_connection() {
     // The first answer is checked and used; a second question would be answered with loopback.
     let (server, _requests) = serve(vec![ok(b"pixels")]);
     let (urls, fake) = fetcher(&["http://public.example"], Some(server), &[&[PUBLIC], &["127.0.0.1"]]);
-    assert_eq!(urls.fetch("http://public.example/").unwrap(), b"pixels");
+    assert_eq!(urls.fetch("http://public.example/", later()).unwrap(), b"pixels");
     assert_eq!(fake.asked.load(Ordering::Relaxed), 1);
     // After a redirect the host is resolved and checked again.
     let (server, requests) = serve(vec![redirect("/b")]);
     let (urls, _) = fetcher(&["http://public.example"], Some(server), &[&[PUBLIC], &["127.0.0.1"]]);
-    let error = urls.fetch("http://public.example/").unwrap_err();
+    let error = urls.fetch("http://public.example/", later()).unwrap_err();
     assert_eq!(error, ImageUrlError::NotPublic("public.example".into()));
     assert_eq!(requests.join().unwrap().len(), 1);
 }
@@ -302,10 +309,10 @@ fn answers_that_are_no_image_of_an_allowed_size_are_refused() {
     ] {
         let (server, _requests) = serve(vec![answer]);
         let (urls, _) = fetcher(&["http://public.example"], Some(server), &[&[PUBLIC]]);
-        let error = urls.fetch("http://public.example/").unwrap_err();
+        let error = urls.fetch("http://public.example/", later()).unwrap_err();
         match expected {
             Some(expected) => assert_eq!(error, expected),
-            None => assert!(matches!(error, ImageUrlError::Unreachable { .. }), "{error}"),
+            None => assert!(error == ImageUrlError::Unreachable("public.example".into()), "{error}"),
         }
     }
 }
@@ -315,5 +322,15 @@ fn host_that_does_not_answer_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (urls, _) = fetcher(&["http://public.example"], listener.local_addr().ok(), &[&[PUBLIC]]);
     let urls = ImageUrls { timeout: Duration::from_millis(300), ..urls };
-    assert_eq!(urls.fetch("http://public.example/"), Err(ImageUrlError::TimedOut));
+    assert_eq!(urls.fetch("http://public.example/", later()), Err(ImageUrlError::TimedOut));
+}
+
+#[test]
+fn fetching_ends_at_the_latest_time_of_the_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (urls, _) = fetcher(&["http://public.example"], listener.local_addr().ok(), &[&[PUBLIC]]);
+    let start = Instant::now();
+    let found = urls.fetch("http://public.example/", start + Duration::from_millis(300));
+    assert_eq!(found, Err(ImageUrlError::TimedOut));
+    assert!(start.elapsed() < TIMEOUT / 2, "{:?}", start.elapsed());
 }

@@ -14,12 +14,12 @@ use serde_json::{Map, Value};
 use super::{
     Conversation, Model, Prompt, PromptError,
     image_tokens::{self, Expanded, Literals},
-    vision::{PromptImage, Vision},
+    vision::{DecodingLimits, PromptImage, Vision},
 };
 use crate::{
     cache_breakpoints::Rendered,
     cli::VolatilePrefix,
-    image::{Image, ImageError, ImageFile, Images},
+    image::{Image, ImageFile, Images},
     thinking::ThinkingDecision,
 };
 
@@ -93,13 +93,17 @@ impl Model {
     /// Decodes the images of a prompt for the engine.
     ///
     /// # Errors
-    /// A file is damaged, or takes too long to decode.
-    pub fn load_images(&self, prompt: &Prompt) -> Result<Vec<engine::Image>, PromptError> {
+    /// A file is damaged or takes too long to decode, or the limits are passed.
+    pub fn load_images(
+        &self,
+        prompt: &Prompt,
+        limits: &DecodingLimits,
+    ) -> Result<Vec<engine::Image>, PromptError> {
         if prompt.images.is_empty() {
             return Ok(vec![]);
         }
         let vision = self.vision.as_ref().map_err(|error| PromptError::NoVision(error.clone()))?;
-        Ok(prompt.images.iter().map(|image| vision.load(image)).collect::<Result<_, ImageError>>()?)
+        vision.load(&prompt.images, limits)
     }
 
     /// The template, and the messages as it takes them.

@@ -1,12 +1,18 @@
 //! How a model takes images: its image processor, and the tokens of an image in a prompt.
 
-use std::{ops::Range, sync::Arc, sync::OnceLock};
+use std::{
+    ops::Range,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
 
 use chat::{Template, Tokenizer};
 use engine::{ImageTensor, ModelInfo};
+use mcp::Cancel;
 use serde_json::Value;
-use vision::{ConfigFiles, Detail, Plan, Processor};
+use vision::{ConfigFiles, Detail, Limits, Plan, Processor};
 
+use super::PromptError;
 use crate::{
     image::{ImageError, ImageFile, LIMITS},
     model_files,
@@ -47,6 +53,26 @@ pub struct PromptImage {
     pub file: Arc<ImageFile>,
     /// Runs of the prompt's image tokens.
     pub positions: Vec<Range<usize>>,
+}
+
+/// What ends the decoding of a prompt's images early; by default nothing.
+#[derive(Clone, Debug, Default)]
+pub struct DecodingLimits {
+    /// Most time for all images together.
+    pub timeout: Option<Duration>,
+    /// The request's own.
+    pub deadline: Option<Instant>,
+    pub cancel: Cancel,
+}
+
+impl DecodingLimits {
+    fn check(&self) -> Result<(), PromptError> {
+        match self.deadline {
+            _ if self.cancel.is_cancelled() => Err(PromptError::Cancelled),
+            Some(deadline) if deadline <= Instant::now() => Err(PromptError::TimeIsUp),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Vision {
@@ -149,27 +175,67 @@ impl Vision {
             return Err(ImageError { field: file.field.clone(), reason });
         }
         let plan = self.plan(file)?;
-        let pixels = |view: &vision::View| u64::from(view.width) * u64::from(view.height);
-        let floats = 3 * plan.views.iter().map(pixels).sum::<u64>() * repeats(processor.layout());
-        Ok(ImageMemory { decoding: to_usize(decoding), tensors: to_usize(4 * floats) })
+        let in_view = |view: &vision::View| u64::from(view.width) * u64::from(view.height);
+        let floats = 3 * plan.views.iter().map(in_view).sum::<u64>() * repeats(processor.layout());
+        let (width, height) = file.header.size();
+        let pixels = u64::from(width) * u64::from(height);
+        Ok(ImageMemory { decoding: to_usize(decoding), tensors: to_usize(4 * floats), pixels })
     }
 
-    /// Decodes and preprocesses an image of a prompt.
+    /// Decodes and preprocesses the images of a prompt, equal ones once.
     ///
     /// # Errors
-    /// Its file is damaged, or took too long.
-    pub(super) fn load(&self, image: &PromptImage) -> Result<engine::Image, ImageError> {
-        let file = &image.file;
-        let found = self.processor(file.detail).process(&file.encoded.bytes, &LIMITS);
-        let found = found.map_err(|error| refused(file, &error))?;
+    /// A file is damaged or took too long, or the limits are passed; they are checked between
+    /// images, and the deadlines also while one is decoded.
+    pub(super) fn load(
+        &self,
+        images: &[PromptImage],
+        limits: &DecodingLimits,
+    ) -> Result<Vec<engine::Image>, PromptError> {
+        let end = limits.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut loaded: Vec<engine::Image> = Vec::with_capacity(images.len());
+        for (index, PromptImage { file, positions }) in images.iter().enumerate() {
+            limits.check()?;
+            let earlier = images[..index].iter().position(|earlier| earlier.file.equals(file));
+            let image = match earlier {
+                Some(earlier) => loaded[earlier].clone(),
+                None => self.load_one(file, end, limits)?,
+            };
+            loaded.push(engine::Image { positions: positions.clone(), ..image });
+        }
+        Ok(loaded)
+    }
+
+    /// Decodes and preprocesses one image, without its positions.
+    fn load_one(
+        &self,
+        file: &ImageFile,
+        end: Option<Instant>,
+        limits: &DecodingLimits,
+    ) -> Result<engine::Image, PromptError> {
+        let left = |end: Instant| end.saturating_duration_since(Instant::now());
+        let timeouts = [end, limits.deadline].into_iter().flatten().map(left);
+        let timeout = timeouts.fold(LIMITS.timeout, Duration::min);
+        let found = self.processor(file.detail).process(&file.encoded.bytes, &Limits { timeout, ..*LIMITS });
+        let found = match found {
+            Ok(found) => found,
+            Err(vision::Error::DeadlineExceeded) if end.is_some_and(|end| left(end).is_zero()) => {
+                limits.check()?;
+                let seconds = limits.timeout.unwrap_or_default().as_secs_f64();
+                let reason = format!(
+                    "the request's images were not decoded within {seconds} s; send fewer or smaller ones"
+                );
+                return Err(ImageError { field: file.field.clone(), reason }.into());
+            }
+            Err(error) => {
+                limits.check()?;
+                return Err(refused(file, &error).into());
+            }
+        };
         let tensors = found.tensors.into_iter();
         let tensors =
             tensors.map(|vision::Tensor { rows, columns, values, .. }| ImageTensor { rows, columns, values });
-        Ok(engine::Image {
-            positions: image.positions.clone(),
-            digest: found.digest,
-            tensors: tensors.collect(),
-        })
+        Ok(engine::Image { positions: vec![], digest: found.digest, tensors: tensors.collect() })
     }
 }
 
@@ -180,6 +246,8 @@ pub struct ImageMemory {
     pub decoding: usize,
     /// Bytes of its tensors, until the engine has read the prompt.
     pub tensors: usize,
+    /// Pixels of its file.
+    pub pixels: u64,
 }
 
 fn repeats(layout: vision::Layout) -> u64 {
@@ -195,4 +263,50 @@ fn to_usize(bytes: u64) -> usize {
 
 fn refused(file: &ImageFile, error: &vision::Error) -> ImageError {
     ImageError { field: file.field.clone(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use vision::EncodedImage;
+
+    use super::*;
+    use crate::{builtin::BUILTIN, image::tests::PNG_BYTES};
+
+    fn vision() -> Vision {
+        let preprocessor =
+            r#"{"image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": 16, "min_pixels": 1024}"#;
+        let files = ConfigFiles { preprocessor: Some(preprocessor), processor: None };
+        let tokenizer = Tokenizer::from_bytes(BUILTIN.tokenizer.as_bytes(), None).unwrap();
+        Vision::new(files, &tokenizer, 4096).unwrap()
+    }
+
+    fn image(detail: Detail, position: usize) -> PromptImage {
+        let file = ImageFile::new(EncodedImage::new(PNG_BYTES.to_vec()), detail, "a".into()).unwrap();
+        PromptImage { file: file.into(), positions: std::iter::once(position..position + 1).collect() }
+    }
+
+    #[test]
+    fn equal_images_are_decoded_once_and_keep_their_positions() {
+        let images = [image(Detail::Auto, 1), image(Detail::Auto, 5), image(Detail::Low, 9)];
+        let loaded = vision().load(&images, &DecodingLimits::default()).unwrap();
+        assert!(Arc::ptr_eq(&loaded[0].tensors, &loaded[1].tensors));
+        assert!(!Arc::ptr_eq(&loaded[0].tensors, &loaded[2].tensors));
+        let starts: Vec<usize> = loaded.iter().map(|image| image.positions[0].start).collect();
+        assert_eq!(starts, [1, 5, 9]);
+    }
+
+    #[test]
+    fn decoding_ends_at_each_limit() {
+        let ended = |limits| vision().load(&[image(Detail::Auto, 0)], &limits).unwrap_err().to_string();
+        let cancelled = DecodingLimits::default();
+        cancelled.cancel.cancel();
+        assert_eq!(ended(cancelled), "the request was cancelled while its images were decoded");
+        let late = DecodingLimits { deadline: Some(Instant::now()), ..DecodingLimits::default() };
+        assert_eq!(ended(late), "the request's time was up while its images were decoded");
+        let slow = DecodingLimits { timeout: Some(Duration::ZERO), ..DecodingLimits::default() };
+        assert_eq!(
+            ended(slow),
+            "a: the request's images were not decoded within 0 s; send fewer or smaller ones"
+        );
+    }
 }

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::{
     app_state::AppState,
-    completion::{Completion, ParsedRequest},
+    completion::{CancelOnDrop, Completion, ParsedRequest},
     format::ApiFormat,
     metrics::{Outcome, OutcomeGuard},
     openai::{OpenAi, chat::ChatFormat, completions::CompletionFormat, error::ApiError},
@@ -195,17 +195,19 @@ async fn answer<F: ApiFormat>(
     let JsonBody { received, client } = body?;
     let server = state.lease_for(preparation, &received, arrived).await?;
     let Received { bytes, charge, text_limit } = received;
-    let lane = charge.lane();
     let parse = move || ParsedRequest::<F>::parse(server, client, &bytes, text_limit, arrived);
-    let mut request = preparation.run(lane, parse).await?;
+    let mut request = preparation.run(charge.parsing_lane(), parse).await?;
     request.list_mcp_tools().await?;
     let claim = request.claim().await?;
     let images = request.prepare_images(&state, preparation).await?;
-    let lane = lane.with(request.attached + images);
+    let lane = charge.lane_of_text(request.text).with(request.attached).with_images(images);
+    // A client that disconnects drops this.
+    let connected = CancelOnDrop::default();
+    let disconnected = connected.0.clone();
     let begin = move || {
         // Until preparation has freed its memory.
         let _charge = charge;
-        Completion::start(request, claim, outcome)
+        Completion::start(request, claim, outcome, disconnected)
     };
     preparation.run(lane, begin).await?.respond().await
 }

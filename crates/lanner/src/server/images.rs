@@ -1,6 +1,10 @@
 //! Images of requests between parsing and rendering: limits, fetching from URLs, memory.
 
+use std::time::{Duration, Instant};
+
+use engine::RequestError;
 use serde_json::{Value, json};
+use tokio::time::timeout_at;
 use vision::EncodedImage;
 
 use super::{
@@ -10,13 +14,17 @@ use super::{
 };
 use crate::{
     image::{Image, ImageError, ImageFile, ImageUrl, Images, LIMITS},
-    image_url::ImageUrls,
+    image_url::{ImageUrlError, ImageUrls},
     model::{ImageMemory, Model, PromptError},
     server::openai::prompt_error,
 };
 
 /// Most images of one request that are fetched.
 const MAX_FETCHED: usize = 8;
+/// Most time for fetching all images of one request.
+const FETCHING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Most pixels of one request's images, equal ones counted once: ten of the largest.
+const MAX_PIXELS: u64 = 500_000_000;
 /// Bytes of a data URI besides base64, with line breaks.
 const URI_BYTES: usize = 1024;
 
@@ -75,12 +83,17 @@ pub(super) fn append_image(content: &mut Value, part: Value) {
 
 /// The error for a part of a type that is not read.
 pub(super) fn not_read(at: &str, kind: &str) -> ApiError {
-    let message = format!("{at} is of type `{kind}`, which is not supported here; send text or images");
+    let message = match kind {
+        "image" | "image_url" | "input_image" => {
+            format!("{at} is an image; images belong in turns of the user and in results of tools")
+        }
+        _ => format!("{at} is of type `{kind}`, which is not supported here; send text or images"),
+    };
     ApiError::invalid(format!("{at}.type"), message).code("unsupported_content")
 }
 
 /// Refuses images that the model does not take, and a body of `length` bytes whose text is longer
-/// than `text_limit`; `param` is the field that holds the prompt.
+/// than `text_limit`; `param` is the field that holds the prompt. Returns the bytes of its text.
 ///
 /// # Errors
 /// 400: the model takes no images. 413: too much text.
@@ -90,7 +103,7 @@ pub(super) fn check(
     length: usize,
     text_limit: usize,
     param: &str,
-) -> Result<(), ApiError> {
+) -> Result<usize, ApiError> {
     let encoded = images.bytes().div_ceil(3) * 4;
     let text = length.saturating_sub(encoded + encoded / 16 + images.len() * URI_BYTES);
     if text > text_limit {
@@ -98,35 +111,45 @@ pub(super) fn check(
     }
     match &model.vision {
         Err(error) if !images.is_empty() => Err(prompt_error(&PromptError::NoVision(error.clone()), param)),
-        _ => Ok(()),
+        _ => Ok(text),
     }
 }
 
-/// Bytes that the images take, one of them being decoded at a time.
+/// What the images take, one of them being decoded at a time, and equal ones once.
 ///
 /// # Errors
-/// 400: an image cannot be used.
+/// 400: an image cannot be used, or they have too many pixels together.
 pub(super) fn memory(images: &Images, model: &Model) -> Result<ImageMemory, ApiError> {
     let Ok(vision) = &model.vision else { return Ok(ImageMemory::default()) };
     let mut all = ImageMemory::default();
-    for image in images.iter() {
-        let Image::File(file) = image else { continue };
-        let ImageMemory { decoding, tensors } = vision.memory(file)?;
+    for file in images.distinct_files() {
+        let ImageMemory { decoding, tensors, pixels } = vision.memory(file)?;
         all.decoding = all.decoding.max(decoding);
         all.tensors = all.tensors.saturating_add(tensors);
+        all.pixels += pixels;
+        if all.pixels > MAX_PIXELS {
+            let reason = format!(
+                "the images up to this one have {} pixels, more than the limit of {MAX_PIXELS} for a request; \
+                 send fewer or smaller ones",
+                all.pixels
+            );
+            return Err(ImageError { field: file.field.clone(), reason }.into());
+        }
     }
     Ok(all)
 }
 
-/// Fetches the images at URLs. Returns what holds the memory of their files, if there are any.
+/// Fetches the images at URLs, until `deadline` at the latest. Returns what holds the memory of
+/// their files, if there are any.
 ///
 /// # Errors
 /// 400: this server fetches none, or an image cannot be fetched or used. 503: other requests take
-/// the memory.
+/// the memory. 504: the deadline has passed.
 pub(super) async fn fetch(
     images: &mut Images,
     state: &AppState,
     preparation: &Preparation,
+    deadline: Option<Instant>,
 ) -> Result<Option<ImageCharge>, ApiError> {
     let urls = |image: &Image| if let Image::Url(url) = image { Some(url.clone()) } else { None };
     let wanted: Vec<ImageUrl> = images.iter().filter_map(urls).collect();
@@ -137,21 +160,56 @@ pub(super) async fn fetch(
         return Err(ImageError { field: url.field.clone(), reason }.into());
     }
     let max_bytes = usize::try_from(LIMITS.max_file_bytes).unwrap_or(usize::MAX);
-    let charge = preparation.charge_files(wanted.len(), max_bytes).await?;
+    let mut charge = preparation.charge_files(wanted.len(), max_bytes).await?;
+    let end = Instant::now() + FETCHING_TIMEOUT;
+    let end = deadline.map_or(end, |deadline| deadline.min(end));
+    let mut bytes = 0;
     for image in images.iter_mut() {
         let Image::Url(url) = image else { continue };
-        let (url, fetcher) = (url.clone(), fetcher.clone());
-        *image = preparation.run(Lane::Fetching, move || Ok(fetched(&fetcher, url)?)).await?;
+        let file = fetch_one(fetcher, url, preparation, end).await.map_err(|error| match deadline {
+            Some(deadline) if deadline <= Instant::now() => {
+                ApiError::from_engine(&RequestError::TimeIsUp, &url.field)
+            }
+            _ => error,
+        })?;
+        bytes += file.encoded.bytes.len();
+        if bytes > charge.bytes() {
+            let reason =
+                format!("the files up to this one exceed the {} bytes for files at URLs", charge.bytes());
+            return Err(ImageError { field: url.field.clone(), reason }.into());
+        }
+        *image = Image::File(file.into());
     }
+    charge.shrink(bytes);
     Ok(Some(charge))
 }
 
-fn fetched(fetcher: &ImageUrls, wanted: ImageUrl) -> Result<Image, ImageError> {
-    let ImageUrl { url, detail, field } = wanted;
-    match fetcher.fetch(&url) {
-        Ok(bytes) => Ok(Image::File(ImageFile::new(EncodedImage::new(bytes), detail, field)?.into())),
-        Err(error) => Err(ImageError { field, reason: error.to_string() }),
+/// Fetches one image, until `end` at the latest.
+async fn fetch_one(
+    fetcher: &ImageUrls,
+    url: &ImageUrl,
+    preparation: &Preparation,
+    end: Instant,
+) -> Result<ImageFile, ApiError> {
+    let (fetcher, wanted) = (fetcher.clone(), url.clone());
+    let fetching = preparation.run(Lane::Fetching, move || Ok(fetched(&fetcher, wanted, end)?));
+    match timeout_at(end.into(), fetching).await {
+        Ok(file) => file,
+        // Other requests' images were fetched first.
+        Err(_) => Err(not_there(url.field.clone(), &ImageUrlError::TimedOut).into()),
     }
+}
+
+fn fetched(fetcher: &ImageUrls, wanted: ImageUrl, end: Instant) -> Result<ImageFile, ImageError> {
+    let ImageUrl { url, detail, field } = wanted;
+    match fetcher.fetch(&url, end) {
+        Ok(bytes) => ImageFile::new(EncodedImage::new(bytes), detail, field),
+        Err(error) => Err(not_there(field, &error)),
+    }
+}
+
+fn not_there(field: String, error: &ImageUrlError) -> ImageError {
+    ImageError { field, reason: error.to_string() }
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use super::openai::{count::Count, error::ApiError};
-use crate::config::MAX_CONNECTIONS;
+use crate::{config::MAX_CONNECTIONS, model::ImageMemory};
 
 /// Largest body of the small lane, in bytes.
 const SMALL_BODY: usize = 256 << 10;
@@ -37,6 +37,15 @@ const ANSWER_BYTES: usize = 64 << 20;
 const IMAGE_BODY: usize = 64 << 20;
 /// Most bytes of decoded images, until the engine has read their prompts.
 const IMAGE_BYTES: usize = 1 << 30;
+/// Most bytes of files fetched from URLs: those of one request of the largest files.
+const FILE_BYTES: usize = 160 << 20;
+/// Largest body with images that is parsed in the small lane, in bytes: pictures are decoded from
+/// base64 in milliseconds, and only text takes long to tokenise.
+const SMALL_IMAGE_BODY: usize = 2 << 20;
+/// Most bytes that the images of a request in the small lane take while they are decoded, and most
+/// pixels: those of a picture of one megapixel in any format and for any model here.
+const SMALL_IMAGE_BYTES: usize = 64 << 20;
+const SMALL_IMAGE_PIXELS: u64 = 2 << 20;
 /// Images fetched from URLs at a time.
 const FETCHING_THREADS: usize = 4;
 /// Bodies take at most this part of a memory limit, as a divisor.
@@ -75,6 +84,9 @@ pub struct Preparation {
     image_bytes: Arc<Semaphore>,
     /// All permits of `image_bytes`.
     image_units: usize,
+    file_bytes: Arc<Semaphore>,
+    /// All permits of `file_bytes`.
+    file_units: usize,
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
@@ -90,7 +102,7 @@ pub enum BodyKind {
 
 /// Permits for the images of a request, as files or decoded.
 pub struct ImageCharge {
-    _bytes: OwnedSemaphorePermit,
+    bytes: OwnedSemaphorePermit,
 }
 
 /// A complete body, and its permits.
@@ -103,7 +115,10 @@ pub struct Received {
 
 /// Permits of a request while it is prepared.
 pub struct Charge {
-    lane: Lane,
+    /// Bytes of the body, and JSON values besides its images.
+    length: usize,
+    values: usize,
+    kind: BodyKind,
     _bytes: Option<OwnedSemaphorePermit>,
 }
 
@@ -133,6 +148,14 @@ pub enum Lane {
 }
 
 impl Lane {
+    /// The lane for this many bytes of text and values.
+    fn of(bytes: usize, values: usize) -> Lane {
+        match bytes > SMALL_BODY || values > SMALL_COUNT {
+            true => Lane::Large { threads: 1 + bytes / BYTES_PER_THREAD },
+            false => Lane::Small,
+        }
+    }
+
     /// The lane of a request that also takes this many bytes of what the server stores.
     pub fn with(self, stored: usize) -> Lane {
         let threads = 1 + stored / BYTES_PER_THREAD;
@@ -142,11 +165,46 @@ impl Lane {
             lane => lane,
         }
     }
+
+    /// The lane of a request that also decodes images which take this memory.
+    pub fn with_images(self, memory: ImageMemory) -> Lane {
+        let bytes = memory.decoding.saturating_add(memory.tensors);
+        match bytes <= SMALL_IMAGE_BYTES && memory.pixels <= SMALL_IMAGE_PIXELS {
+            true => self,
+            false => self.with(bytes.max(SMALL_BODY + 1)),
+        }
+    }
 }
 
 impl Charge {
+    /// The lane of a body whose every byte may be text.
     pub fn lane(&self) -> Lane {
-        self.lane
+        Lane::of(self.length, self.values)
+    }
+
+    /// The lane for parsing the body, and for nothing that takes long for text.
+    pub fn parsing_lane(&self) -> Lane {
+        match self.kind {
+            BodyKind::WithImages if self.length <= SMALL_IMAGE_BODY => Lane::of(0, self.values),
+            BodyKind::WithImages | BodyKind::Text => self.lane(),
+        }
+    }
+
+    /// The lane of a body with this many bytes besides its images.
+    pub fn lane_of_text(&self, text: usize) -> Lane {
+        Lane::of(text, self.values)
+    }
+}
+
+impl ImageCharge {
+    /// Bytes that it allows.
+    pub fn bytes(&self) -> usize {
+        self.bytes.num_permits() * UNIT
+    }
+
+    /// Gives back all but this many bytes.
+    pub fn shrink(&mut self, bytes: usize) {
+        drop(self.bytes.split(self.bytes.num_permits().saturating_sub(units(bytes))));
     }
 }
 
@@ -156,6 +214,7 @@ impl Preparation {
         let large = LARGE_BYTES.max(2 * body_limit).min(share).max(UNIT);
         let answer_units = units(ANSWER_BYTES.min(share).max(SMALL_BODY));
         let image_units = units(IMAGE_BYTES.min(share).max(SMALL_BODY));
+        let file_units = units(FILE_BYTES.min(share).max(SMALL_BODY));
         let semaphore = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         Preparation {
             body_limit: body_limit.min(large),
@@ -167,6 +226,8 @@ impl Preparation {
             answer_units,
             image_bytes: semaphore(image_units),
             image_units,
+            file_bytes: semaphore(file_units),
+            file_units,
             small: semaphore(SMALL_THREADS),
             large: semaphore(large_threads()),
             waiting: semaphore(WAITING_THREADS),
@@ -225,11 +286,7 @@ impl Preparation {
         if let Some(charge) = &mut charge {
             drop(charge.split(charge.num_permits().saturating_sub(units(bytes.len()))));
         }
-        let lane = match is_large || count.values() > SMALL_COUNT {
-            true => Lane::Large { threads: 1 + bytes.len() / BYTES_PER_THREAD },
-            false => Lane::Small,
-        };
-        let charge = Charge { lane, _bytes: charge };
+        let charge = Charge { length: bytes.len(), values: count.values(), kind, _bytes: charge };
         Ok(Received { bytes: bytes.into(), charge, text_limit: self.body_limit })
     }
 
@@ -254,21 +311,24 @@ impl Preparation {
             );
             return Err(ApiError::invalid(param, message).code("invalid_image"));
         }
-        let charge = self.charge(&self.image_bytes, needed).await;
-        charge.map(|bytes| ImageCharge { _bytes: bytes }).map_err(|mut error| {
-            error.body.message = "other requests' images take all memory for images; try again later".into();
-            error
-        })
+        self.charge_from(&self.image_bytes, needed).await
     }
 
     /// Acquires memory for the files of `count` images of at most `bytes` each, before they are
-    /// fetched.
+    /// fetched; less than that if the server has less for all requests.
     ///
     /// # Errors
     /// 503: other requests have it.
     pub async fn charge_files(&self, count: usize, bytes: usize) -> Result<ImageCharge, ApiError> {
-        let needed = units(count * bytes).min(units(self.image_body_limit));
-        Ok(ImageCharge { _bytes: self.charge(&self.large_bytes, needed).await? })
+        self.charge_from(&self.file_bytes, units(count * bytes).min(self.file_units)).await
+    }
+
+    async fn charge_from(&self, bytes: &Arc<Semaphore>, units: usize) -> Result<ImageCharge, ApiError> {
+        let charge = self.charge(bytes, units).await;
+        charge.map(|bytes| ImageCharge { bytes }).map_err(|mut error| {
+            error.body.message = "other requests' images take all memory for images; try again later".into();
+            error
+        })
     }
 
     /// Runs CPU-bound work on a thread of the lane. Dropping the future before it starts leaves the

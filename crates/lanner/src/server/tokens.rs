@@ -170,7 +170,7 @@ pub(super) async fn prepared_chat<P: Send + 'static, T: Send + 'static>(
     let (server, parsed, mut conversation) = preparation.run(lane, parse).await?;
     let mut files = None;
     if let Some(conversation) = &mut conversation {
-        files = images::fetch(&mut conversation.images, state, preparation).await?;
+        files = images::fetch(&mut conversation.images, state, preparation, None).await?;
     }
     let work = move || {
         // Until preparation has freed its memory.

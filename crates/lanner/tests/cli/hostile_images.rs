@@ -1,12 +1,16 @@
 //! Hostile image files over HTTP: each is a 400 that names its field, and costs little.
 
-use std::{sync::Mutex, thread};
+use std::{
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 
 use crate::support::{
     client::{self, Reply},
-    pictures::{base64, png},
+    pictures::{base64, data_uri, png},
     server::{Setup, TestServer},
 };
 
@@ -107,6 +111,44 @@ fn hostile_file_is_a_400_on_every_wire() {
     }
     assert_eq!(server.num_requests(), 0);
     assert_eq!(chat(&server, &png(64, 64, 7)).status, 200);
+}
+
+/// A GIF that states a large size, with too little data for it.
+fn hollow_gif(width: u16, height: u16, shade: u8) -> Vec<u8> {
+    let size = [width.to_le_bytes(), height.to_le_bytes()].concat();
+    let palette = [0x80, 0, 0, shade, shade, shade, 0, 0, 0];
+    [b"GIF89a", &size[..], &palette, b",\0\0\0\0", &size, b"\0\x02\x02D\x01\0;"].concat()
+}
+
+#[test]
+fn request_with_too_many_pixels_is_refused_before_decoding() {
+    let server = Setup::with_vision().says("x");
+    let part = |shade: u8| {
+        let url = format!("data:image/gif;base64,{}", base64(&hollow_gif(8000, 6000, shade)));
+        json!({ "type": "image_url", "image_url": { "url": url, "detail": "low" } })
+    };
+    let parts: Vec<Value> = (0..100).map(part).collect();
+    let start = Instant::now();
+    let reply = server.chat(&json!({ "messages": [{ "role": "user", "content": parts }] }));
+    let error = reply.json()["error"].clone();
+    assert_eq!((reply.status, &error["code"]), (400, &json!("invalid_image")), "{error}");
+    assert_eq!(error["param"], "messages[0].content[10].image_url.url");
+    assert!(error["message"].as_str().unwrap().contains("have 528000000 pixels"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+#[test]
+fn timeout_of_a_request_ends_the_decoding_of_its_images() {
+    let server = Setup::with_vision().says("x");
+    let part = |shade: u8| {
+        let image = json!({ "url": data_uri(&png(2000, 2000, shade)), "detail": "low" });
+        json!({ "type": "image_url", "image_url": image })
+    };
+    let parts: Vec<Value> = (0..20).map(part).collect();
+    let messages = json!([{ "role": "user", "content": parts }]);
+    let reply = server.chat(&json!({ "timeout": 0.1, "messages": messages }));
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (504, &json!("timeout")), "{}", reply.body);
+    assert_eq!(server.num_requests(), 0);
 }
 
 #[test]

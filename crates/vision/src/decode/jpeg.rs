@@ -13,8 +13,12 @@ use super::{
 };
 use crate::{Deadline, Error, Format, Orientation, Result, RgbImage, read::Reader};
 
-/// Encoders write about ten scans of a progressive file; each costs a pass over all blocks.
+/// Encoders write about ten scans of a progressive file.
 const MAX_SCANS: usize = 64;
+/// Most blocks that all scans pass over. A block of a scan costs up to 350 ns even if it has no
+/// data, so that the reader's deadline is not asked; ten scans of 50 megapixels with chroma at half
+/// the width and height pass over 6 million.
+const MAX_BLOCK_PASSES: u64 = 16 << 20;
 const XMP_PREFIX: &[u8] = b"http://ns.adobe.com/xap/1.0/\0";
 /// Signatures of what polyglots append. Other trailing bytes are common: cameras append further
 /// pictures, gain maps, clips and data of their own.
@@ -35,11 +39,22 @@ const APPENDED: &[(&[u8], &str)] = &[
 struct FrameHeader {
     width: u16,
     height: u16,
-    /// Samples of all components in the smallest unit that is coded, and its pixels.
-    unit: (u64, u64),
+    /// Identifiers of the components, and their samples in the smallest unit that is coded.
+    components: [(u8, u64); 3],
+    /// Pixels of that unit.
+    unit_pixels: u64,
     progressive: bool,
-    /// The identifiers of the components are the letters of red, green and blue.
-    named_rgb: bool,
+}
+
+impl FrameHeader {
+    /// Samples of the components that are chosen by their identifiers.
+    fn samples(&self, is_chosen: impl Fn(u8) -> bool) -> u64 {
+        let width = u64::from(self.width).next_multiple_of(64);
+        let height = u64::from(self.height).next_multiple_of(64);
+        let chosen = self.components.iter().filter(|(identifier, _)| is_chosen(*identifier));
+        let in_unit: u64 = chosen.map(|(_, samples)| samples).sum();
+        (width * height * in_unit).div_ceil(self.unit_pixels)
+    }
 }
 
 /// The structure of a file.
@@ -52,6 +67,7 @@ struct Segments<'a> {
     jfif: bool,
     adobe_transform: Option<u8>,
     num_scans: usize,
+    block_passes: u64,
 }
 
 pub(crate) fn read_header(bytes: &[u8]) -> Result<Header> {
@@ -60,6 +76,9 @@ pub(crate) fn read_header(bytes: &[u8]) -> Result<Header> {
     let frame = segments.frame.ok_or_else(|| damaged("it has no frame header"))?;
     if segments.num_scans > MAX_SCANS {
         return Err(unsupported(format!("has {} scans", segments.num_scans)));
+    }
+    if segments.block_passes > MAX_BLOCK_PASSES {
+        return Err(unsupported(format!("has {} scans, too many for its size", segments.num_scans)));
     }
     let appended = APPENDED.iter().find(|(signature, _)| header::contains(reader.rest(), signature));
     if let Some((_, what)) = appended {
@@ -115,11 +134,25 @@ fn read_segments<'a>(reader: &mut Reader<'a>) -> Result<Segments<'a>> {
             0xe1 => segments.xmp = segments.xmp.or(content.strip_prefix(XMP_PREFIX)),
             0xda => {
                 segments.num_scans += 1;
+                segments.block_passes += block_passes(segments.frame, content)?;
                 skip_entropy_coded(reader)?;
             }
             _ => {}
         }
     }
+}
+
+/// Blocks that a scan with this header passes over.
+fn block_passes(frame: Option<FrameHeader>, scan: &[u8]) -> Result<u64> {
+    let frame = frame.ok_or_else(|| damaged("a scan comes before the frame header"))?;
+    let mut reader = Reader::new(Format::Jpeg, scan);
+    let count = reader.u8()?;
+    let mut identifiers = vec![];
+    for _ in 0..count {
+        identifiers.push(reader.u8()?);
+        reader.skip(1)?;
+    }
+    Ok(frame.samples(|identifier| identifiers.contains(&identifier)) / 64)
 }
 
 /// Reads a marker, with the fill bytes before it.
@@ -165,29 +198,27 @@ fn read_frame(content: &[u8], progressive: bool) -> Result<FrameHeader> {
     if components != 1 && components != 3 {
         return Err(unsupported(format!("has {components} components")));
     }
-    let (mut identifiers, mut samples, mut widest, mut highest) = (vec![], 0, 0, 0);
-    for _ in 0..components {
-        identifiers.push(reader.u8()?);
+    // A grey file has one component; the others have no samples.
+    let (mut stated, mut widest, mut highest) = ([(0, 0); 3], 0, 0);
+    for component in &mut stated[..components.into()] {
+        let identifier = reader.u8()?;
         let factors = reader.u8()?;
         let (across, down) = (u64::from(factors >> 4), u64::from(factors & 15));
         if !(1..=4).contains(&across) || !(1..=4).contains(&down) {
             return Err(damaged("a sampling factor is not 1 to 4"));
         }
-        samples += across * down;
+        *component = (identifier, across * down);
         (widest, highest) = (widest.max(across), highest.max(down));
         reader.skip(1)?;
     }
-    let named_rgb = identifiers == b"RGB";
-    Ok(FrameHeader { width, height, unit: (samples, widest * highest), progressive, named_rgb })
+    Ok(FrameHeader { width, height, components: stated, unit_pixels: widest * highest, progressive })
 }
 
 /// Pixels, planes of samples and their coefficients, which wait for the decoder's threads. A
 /// progressive file has the coefficients once more: all scans add to them.
 fn memory(frame: FrameHeader) -> u64 {
-    let width = u64::from(frame.width).next_multiple_of(64);
-    let height = u64::from(frame.height).next_multiple_of(64);
     let pixels = 3 * u64::from(frame.width) * u64::from(frame.height);
-    let samples = (width * height * frame.unit.0).div_ceil(frame.unit.1);
+    let samples = frame.samples(|_| true);
     let coefficients = if frame.progressive { 4 } else { 2 };
     pixels + (1 + coefficients) * samples + (1 << 20)
 }
@@ -215,7 +246,7 @@ fn color_transform(segments: &Segments) -> ColorTransform {
     let rgb = match segments.adobe_transform {
         _ if segments.jfif => false,
         Some(transform) => transform == 0,
-        None => segments.frame.is_some_and(|frame| frame.named_rgb),
+        None => segments.frame.is_some_and(|frame| frame.components.map(|(name, _)| name) == *b"RGB"),
     };
     if rgb { ColorTransform::RGB } else { ColorTransform::YCbCr }
 }

@@ -9,16 +9,27 @@ use super::{
 use crate::{Deadline, Error, Format, Orientation, Result, RgbImage, read::Reader};
 
 const ALPHA_FLAG: u8 = 0x10;
+const ANIMATION_FLAG: u8 = 0x02;
+const PARTS_DIFFER: &str = "its parts state different sizes";
 
-/// One frame: where it is on the canvas, and its chunks.
+/// The bitstream of one image, and its alpha.
+#[derive(Clone, Copy)]
+struct Bitstream<'a> {
+    /// `VP8 ` or `VP8L`.
+    kind: &'a [u8],
+    data: &'a [u8],
+    /// The content of an `ALPH` chunk.
+    alpha: Option<&'a [u8]>,
+    width: u32,
+    height: u32,
+}
+
+/// The only image of a file, or the first frame of its animation, and its place on the canvas.
 #[derive(Clone, Copy)]
 struct WebPFrame<'a> {
     left: u32,
     top: u32,
-    width: u32,
-    height: u32,
-    /// Chunks that hold the pixels, `ALPH` with `VP8 `, or `VP8L`, of an animation's frame.
-    animated: Option<&'a [u8]>,
+    bitstream: Bitstream<'a>,
 }
 
 /// The structure of a file.
@@ -28,7 +39,15 @@ struct Structure<'a> {
     orientation: Orientation,
 }
 
-/// Reads the chunks of a RIFF container.
+/// What a `VP8X` chunk states.
+#[derive(Clone, Copy)]
+struct Extended {
+    is_animated: bool,
+    canvas: (u32, u32),
+}
+
+/// Reads the chunks of a RIFF container. Only the chosen frame's chunks are decoded, so that its
+/// size, which is checked, is what the decoder allocates.
 fn read_structure(bytes: &[u8]) -> Result<Structure<'_>> {
     let mut reader = Reader::new(Format::WebP, bytes);
     reader.skip(4)?;
@@ -36,25 +55,34 @@ fn read_structure(bytes: &[u8]) -> Result<Structure<'_>> {
     let content = reader.take(length)?;
     // A chunk of odd length is padded; some encoders do not count the padding.
     header::refuse_trailing(Format::WebP, reader.rest())?;
+    let content = content.strip_prefix(b"WEBP").ok_or_else(|| damaged("it has no signature"))?;
     let mut chunks = Reader::new(Format::WebP, content);
-    chunks.skip(4)?;
-    let (mut canvas, mut frame) = (None, None);
+    let (mut extended, mut animated) = (None, None);
     let (mut exif, mut xmp) = (None, None);
     while !chunks.rest().is_empty() {
         let (kind, content) = read_chunk(&mut chunks)?;
         match kind {
-            b"VP8X" => canvas = canvas.or(Some(read_canvas(content)?)),
-            b"VP8 " | b"VP8L" if frame.is_none() => frame = Some(read_still(kind, content)?),
-            b"ANMF" if frame.is_none() => frame = Some(read_animated(content)?),
+            b"VP8X" if extended.is_none() => extended = Some(read_extended(content)?),
+            b"ANMF" if animated.is_none() => animated = Some(content),
             b"EXIF" => exif = exif.or(Some(content)),
             b"XMP " => xmp = xmp.or(Some(content)),
             _ => {}
         }
     }
-    let frame = frame.ok_or_else(|| damaged("it has no frame"))?;
-    let canvas = canvas.unwrap_or((frame.width, frame.height));
-    if frame.left + frame.width > canvas.0 || frame.top + frame.height > canvas.1 {
+    let still = find_bitstream(content)?;
+    let frame = match (extended.is_some_and(|extended| extended.is_animated), animated, still) {
+        (true, Some(content), None) => read_animated(content)?,
+        (false, None, Some(bitstream)) => WebPFrame { left: 0, top: 0, bitstream },
+        (_, None, None) => return Err(damaged("it has no frame")),
+        _ => return Err(damaged("it is neither a still image nor an animation")),
+    };
+    let Bitstream { width, height, .. } = frame.bitstream;
+    let canvas = extended.map_or((width, height), |extended| extended.canvas);
+    if frame.left + width > canvas.0 || frame.top + height > canvas.1 {
         return Err(damaged("its first frame reaches beyond the canvas"));
+    }
+    if still.is_some() && (width, height) != canvas {
+        return Err(damaged(PARTS_DIFFER));
     }
     let orientation = exif
         .and_then(Orientation::from_exif)
@@ -77,43 +105,69 @@ fn read_u24(reader: &mut Reader) -> Result<u32> {
     Ok(u32::from(reader.u16_le()?) | u32::from(reader.u8()?) << 16)
 }
 
-fn read_canvas(content: &[u8]) -> Result<(u32, u32)> {
+fn read_extended(content: &[u8]) -> Result<Extended> {
     let mut reader = Reader::new(Format::WebP, content);
-    reader.skip(4)?;
-    Ok((read_u24(&mut reader)? + 1, read_u24(&mut reader)? + 1))
+    let is_animated = reader.u8()? & ANIMATION_FLAG != 0;
+    reader.skip(3)?;
+    Ok(Extended { is_animated, canvas: (read_u24(&mut reader)? + 1, read_u24(&mut reader)? + 1) })
+}
+
+/// The bitstream among chunks, with the size that it states itself.
+fn find_bitstream(chunks: &[u8]) -> Result<Option<Bitstream<'_>>> {
+    let mut reader = Reader::new(Format::WebP, chunks);
+    let (mut alpha, mut found) = (None, None);
+    while !reader.rest().is_empty() {
+        let (kind, content) = read_chunk(&mut reader)?;
+        match kind {
+            b"ALPH" => alpha = alpha.or(Some(content)),
+            b"VP8 " | b"VP8L" if found.is_some() => return Err(damaged("it has two images")),
+            b"VP8 " | b"VP8L" => found = Some((kind, content, read_size(kind, content)?)),
+            _ => {}
+        }
+    }
+    Ok(found.map(|(kind, data, (width, height))| Bitstream {
+        kind,
+        data,
+        // A lossless bitstream holds its own.
+        alpha: alpha.filter(|_| kind == b"VP8 "),
+        width,
+        height,
+    }))
 }
 
 /// Reads the size that a bitstream states.
-fn read_still<'a>(kind: &[u8], content: &[u8]) -> Result<WebPFrame<'a>> {
+fn read_size(kind: &[u8], content: &[u8]) -> Result<(u32, u32)> {
     let mut reader = Reader::new(Format::WebP, content);
-    let (width, height) = if kind == b"VP8L" {
+    if kind == b"VP8L" {
         if reader.u8()? != 0x2f {
             return Err(damaged("its lossless data has no signature"));
         }
         let bits = reader.u32_le()?;
-        ((bits & 0x3fff) + 1, ((bits >> 14) & 0x3fff) + 1)
-    } else {
-        reader.skip(3)?;
-        if reader.take(3)? != [0x9d, 0x01, 0x2a] {
-            return Err(damaged("its lossy data has no signature"));
-        }
-        (u32::from(reader.u16_le()? & 0x3fff), u32::from(reader.u16_le()? & 0x3fff))
-    };
-    Ok(WebPFrame { left: 0, top: 0, width, height, animated: None })
+        return Ok(((bits & 0x3fff) + 1, ((bits >> 14) & 0x3fff) + 1));
+    }
+    reader.skip(3)?;
+    if reader.take(3)? != [0x9d, 0x01, 0x2a] {
+        return Err(damaged("its lossy data has no signature"));
+    }
+    Ok((u32::from(reader.u16_le()? & 0x3fff), u32::from(reader.u16_le()? & 0x3fff)))
 }
 
 fn read_animated(content: &[u8]) -> Result<WebPFrame<'_>> {
     let mut reader = Reader::new(Format::WebP, content);
     let (left, top) = (2 * read_u24(&mut reader)?, 2 * read_u24(&mut reader)?);
-    let (width, height) = (read_u24(&mut reader)? + 1, read_u24(&mut reader)? + 1);
+    let size = (read_u24(&mut reader)? + 1, read_u24(&mut reader)? + 1);
     reader.skip(4)?;
-    Ok(WebPFrame { left, top, width, height, animated: Some(reader.rest()) })
+    let bitstream = find_bitstream(reader.rest())?.ok_or_else(|| damaged("its first frame is empty"))?;
+    if (bitstream.width, bitstream.height) != size {
+        return Err(damaged(PARTS_DIFFER));
+    }
+    Ok(WebPFrame { left, top, bitstream })
 }
 
 pub(crate) fn read_header(bytes: &[u8]) -> Result<Header> {
     let Structure { canvas: (width, height), frame, orientation } = read_structure(bytes)?;
     let canvas = u64::from(width) * u64::from(height);
-    let pixels = u64::from(frame.width) * u64::from(frame.height);
+    let pixels = u64::from(frame.bitstream.width) * u64::from(frame.bitstream.height);
     Ok(Header {
         format: Format::WebP,
         stored_width: width,
@@ -126,46 +180,38 @@ pub(crate) fn read_header(bytes: &[u8]) -> Result<Header> {
 
 pub(crate) fn decode(bytes: &[u8], deadline: Deadline) -> Result<RgbImage> {
     let Structure { canvas, frame, .. } = read_structure(bytes)?;
-    let Some(chunks) = frame.animated else {
-        return decode_still(bytes, deadline);
-    };
-    let image = decode_still(&still_file(chunks, frame)?, deadline)?;
-    if (image.width, image.height) != (frame.width, frame.height) {
-        return Err(damaged("its parts state different sizes"));
+    let image = decode_still(&still_file(frame.bitstream), deadline)?;
+    if (image.width, image.height) != (frame.bitstream.width, frame.bitstream.height) {
+        return Err(damaged(PARTS_DIFFER));
     }
     if (image.width, image.height) == canvas {
         return Ok(image);
     }
     let mut data = vec![0; 3 * canvas.0 as usize * canvas.1 as usize];
     let rows = data.chunks_exact_mut(3 * canvas.0 as usize).skip(frame.top as usize);
-    for (row, source) in rows.zip(image.data.chunks_exact(3 * frame.width as usize)) {
+    for (row, source) in rows.zip(image.data.chunks_exact(3 * image.width as usize)) {
         row[3 * frame.left as usize..][..source.len()].copy_from_slice(source);
     }
     Ok(RgbImage { width: canvas.0, height: canvas.1, data })
 }
 
-/// A file with one still image made of a frame's chunks. The decoder would blend the frame with the
-/// background; libwebp, which others use, does not.
-fn still_file(chunks: &[u8], frame: WebPFrame) -> Result<Vec<u8>> {
+/// A file with this image alone. The decoder would blend an animation's frame with the background;
+/// libwebp, which others use, does not.
+fn still_file(bitstream: Bitstream) -> Vec<u8> {
     let mut file = b"RIFF\0\0\0\0WEBP".to_vec();
-    let mut reader = Reader::new(Format::WebP, chunks);
-    while !reader.rest().is_empty() {
-        let (kind, content) = read_chunk(&mut reader)?;
-        if kind == b"ALPH" {
-            append_chunk(&mut file, b"VP8X", &extended_header(frame));
-        }
-        if matches!(kind, b"ALPH" | b"VP8 " | b"VP8L") {
-            append_chunk(&mut file, kind, content);
-        }
+    if let Some(alpha) = bitstream.alpha {
+        append_chunk(&mut file, b"VP8X", &extended_header(bitstream));
+        append_chunk(&mut file, b"ALPH", alpha);
     }
+    append_chunk(&mut file, bitstream.kind, bitstream.data);
     let length = (file.len() - 8) as u32;
     file[4..8].copy_from_slice(&length.to_le_bytes());
-    Ok(file)
+    file
 }
 
-fn extended_header(frame: WebPFrame) -> [u8; 10] {
-    let [w0, w1, w2, _] = (frame.width - 1).to_le_bytes();
-    let [h0, h1, h2, _] = (frame.height - 1).to_le_bytes();
+fn extended_header(bitstream: Bitstream) -> [u8; 10] {
+    let [w0, w1, w2, _] = (bitstream.width - 1).to_le_bytes();
+    let [h0, h1, h2, _] = (bitstream.height - 1).to_le_bytes();
     [ALPHA_FLAG, 0, 0, 0, w0, w1, w2, h0, h1, h2]
 }
 

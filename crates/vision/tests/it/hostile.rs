@@ -70,6 +70,105 @@ fn canvas_of_other_size_than_its_frame_is_refused() {
     assert!(process(&jpeg).is_err());
 }
 
+/// A RIFF chunk.
+fn chunk(kind: &[u8], content: &[u8]) -> Vec<u8> {
+    let padding = &[0][..content.len() % 2];
+    [kind, &(content.len() as u32).to_le_bytes(), content, padding].concat()
+}
+
+fn webp(chunks: &[Vec<u8>]) -> Vec<u8> {
+    chunk(b"RIFF", &[b"WEBP".to_vec(), chunks.concat()].concat())
+}
+
+/// A lossless bitstream of one colour: any size in 20 bytes.
+fn vp8l(width: u32, height: u32) -> Vec<u8> {
+    let (mut bits, mut length) = (0_u128, 0);
+    let mut push = |value: u32, count: u32| {
+        bits |= u128::from(value) << length;
+        length += count;
+    };
+    // No alpha, no transforms, no colour cache, no groups of codes.
+    for (value, count) in [(0x2f, 8), (width - 1, 14), (height - 1, 14), (0, 4), (0, 3)] {
+        push(value, count);
+    }
+    // Five codes of one symbol each.
+    for symbol in [10, 20, 30, 255, 0] {
+        for (value, count) in [(1, 1), (0, 1), (1, 1), (symbol, 8)] {
+            push(value, count);
+        }
+    }
+    chunk(b"VP8L", &[&bits.to_le_bytes()[..], &[0; 4]].concat())
+}
+
+fn vp8x(flags: u8, width: u32, height: u32) -> Vec<u8> {
+    chunk(b"VP8X", &[&[flags, 0, 0, 0], &u24(width - 1)[..], &u24(height - 1)].concat())
+}
+
+fn anmf(width: u32, height: u32, bitstream: &[u8]) -> Vec<u8> {
+    let place = [0; 6];
+    chunk(b"ANMF", &[&place[..], &u24(width - 1), &u24(height - 1), &[100, 0, 0, 0], bitstream].concat())
+}
+
+fn u24(value: u32) -> [u8; 3] {
+    let [low, middle, high, _] = value.to_le_bytes();
+    [low, middle, high]
+}
+
+#[test]
+fn webp_frame_with_a_larger_bitstream_is_refused_before_decoding() {
+    const ANIMATION: u8 = 2;
+    let animated = |inner: &[u8]| webp(&[vp8x(ANIMATION, 8, 8), chunk(b"ANIM", &[0; 6]), anmf(8, 8, inner)]);
+    assert_eq!(process(&animated(&vp8l(8, 8))), Ok(()));
+    let limits = Limits::default();
+    for file in [
+        animated(&vp8l(8000, 6000)),
+        animated(&vp8l(16383, 16383)),
+        webp(&[vp8x(0, 8, 8), vp8l(8000, 6000)]),
+        webp(&[vp8x(0, 8000, 6000), vp8l(8, 8)]),
+    ] {
+        let error = Header::read(&file, &limits).expect_err("refused").to_string();
+        assert!(error.contains("state different sizes") || error.contains("beyond the canvas"), "{error}");
+    }
+}
+
+#[test]
+fn webp_with_two_images_to_choose_from_is_refused() {
+    let (small, large) = (vp8l(8, 8), vp8l(8000, 6000));
+    let anim = || chunk(b"ANIM", &[0; 6]);
+    for file in [
+        // The header would describe one image, and the decoder would choose the other.
+        webp(&[vp8x(2, 8000, 6000), small.clone(), anim(), anmf(8000, 6000, &large)]),
+        webp(&[vp8x(0, 8, 8), anim(), anmf(8, 8, &small), large.clone()]),
+        webp(&[vp8x(0, 8, 8), anim(), anmf(8, 8, &small)]),
+        webp(&[vp8x(2, 8, 8), small.clone()]),
+        webp(&[small.clone(), vp8x(2, 8, 8), anim(), anmf(8, 8, &small)]),
+        webp(&[small.clone(), large.clone()]),
+        webp(&[vp8x(2, 8, 8), anim(), anmf(8, 8, &[small.clone(), large].concat())]),
+    ] {
+        let error = Header::read(&file, &Limits::default()).expect_err("refused").to_string();
+        assert!(error.contains("the WebP image is damaged"), "{error}");
+    }
+    assert_eq!(process(&webp(&[small])), Ok(()));
+}
+
+#[test]
+fn jpeg_with_many_scans_for_its_size_is_refused_before_decoding() {
+    let mut jpeg = file("420_progressive.jpg");
+    let marker =
+        |marker: u8, bytes: &[u8]| bytes.windows(2).rposition(|pair| pair == [0xff, marker]).unwrap();
+    let (scan, end) = (marker(0xda, &jpeg), marker(0xd9, &jpeg));
+    let repeated = [&jpeg[..end], &jpeg[scan..end].repeat(40), &jpeg[end..]].concat();
+    assert_eq!(process(&repeated), Ok(()), "a small image");
+    let large = |mut bytes: Vec<u8>| {
+        let frame = marker(0xc2, &bytes);
+        bytes[frame + 5..frame + 9].copy_from_slice(&[0x17, 0xd0, 0x20, 0]);
+        Header::read(&bytes, &Limits::default()).map(|header| (header.stored_width, header.stored_height))
+    };
+    assert_eq!(large(std::mem::take(&mut jpeg)), Ok((8192, 6096)));
+    let error = large(repeated).expect_err("refused").to_string();
+    assert!(error.contains("scans, too many for its size"), "{error}");
+}
+
 #[test]
 fn other_formats_are_refused() {
     check_refused(

@@ -23,7 +23,7 @@ use crate::{
     generate::{ChoiceEvent, Finish, Generation, Reason},
     image::Images,
     mcp_tools::AnswerStep,
-    model::{AnswerParams, Conversation, PromptError},
+    model::{AnswerParams, Conversation, DecodingLimits, PromptError},
     sampling::Overrides,
     terminal::{NoEcho, Printer, PromptProgress, say},
     thinking::ThinkingParams,
@@ -197,7 +197,7 @@ impl Session {
         let (messages, images) = self.messages();
         let conversation = Conversation { images, ..conversation::prompt_for(messages, self.think) };
         let prompt = self.tools.prompt(&self.model, conversation, steps)?;
-        let images = self.model.load_images(&prompt)?;
+        let images = self.model.load_images(&prompt, &DecodingLimits::default())?;
         let params = AnswerParams {
             overrides: &self.sampling,
             images: &images,

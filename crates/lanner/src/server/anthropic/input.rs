@@ -363,6 +363,22 @@ mod tests {
     }
 
     #[test]
+    fn image_outside_of_a_users_turn_is_told_where_it_belongs() {
+        let image = json!([{ "type": "image", "source": { "type": "base64", "data": "" } }]);
+        let system: Option<SystemField> = serde_json::from_value(image.clone()).unwrap();
+        let user = [json!({ "role": "user", "content": "x" })];
+        let assistant = [json!({ "role": "assistant", "content": image })];
+        for (at, found) in [
+            ("system[0]", chat_messages(system.as_ref(), &user)),
+            ("messages[0].content[0]", chat_messages(None, &assistant)),
+        ] {
+            let message = found.unwrap_err().body.message;
+            let words = "is an image; images belong in turns of the user and in results of tools";
+            assert_eq!(message, format!("{at} {words}"));
+        }
+    }
+
+    #[test]
     fn bad_block_is_named() {
         let image = |source: Value| json!({ "type": "image", "source": source });
         let file = || image(json!({ "type": "file", "file_id": "f" }));

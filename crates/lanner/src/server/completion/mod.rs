@@ -21,8 +21,9 @@ use axum::{
 };
 use chat::volatile_lines::VolatileLine;
 use engine::Lossy;
+use mcp::Cancel;
 
-pub(super) use self::{request::ParsedRequest, stream::NDJSON};
+pub(super) use self::{request::ParsedRequest, stream::NDJSON, tool_loop::CancelOnDrop};
 use self::{submitter::Submitter, tool_loop::ToolLoop};
 use super::{
     Server,
@@ -81,8 +82,8 @@ enum Events {
     /// Steps with calls of MCP tools between them.
     Steps {
         tools: Box<ToolLoop>,
-        /// Charges for images and their files, held to the end: each step decodes them anew.
-        _images: [Option<ImageCharge>; 2],
+        /// Held to the end: each step decodes the images anew.
+        _images: Option<ImageCharge>,
         _running: RunningChoices,
         _active: ActiveGuard,
     },
@@ -102,7 +103,7 @@ enum AnswerEvent {
 
 impl<F: ApiFormat> Completion<F> {
     /// Renders, encodes and submits the prompts: CPU-bound work, which does not belong on an async
-    /// thread.
+    /// thread. Images are decoded until the client has `disconnected`.
     ///
     /// # Errors
     /// A prompt is not valid, or the engine rejects the request.
@@ -110,11 +111,14 @@ impl<F: ApiFormat> Completion<F> {
         request: ParsedRequest<F>,
         claim: Option<Claim>,
         outcome: Arc<OutcomeGuard>,
+        disconnected: Cancel,
     ) -> Result<Completion<F>, ApiError> {
         match claim {
             Some(Claim::Replay(recording)) => Completion::replay(request, &recording, outcome),
-            Some(Claim::New(recorder)) => Completion::generate(request, Some(recorder), outcome),
-            None => Completion::generate(request, None, outcome),
+            Some(Claim::New(recorder)) => {
+                Completion::generate(request, Some(recorder), outcome, disconnected)
+            }
+            None => Completion::generate(request, None, outcome, disconnected),
         }
     }
 
@@ -122,8 +126,9 @@ impl<F: ApiFormat> Completion<F> {
         request: ParsedRequest<F>,
         recorder: Option<Recorder>,
         outcome: Arc<OutcomeGuard>,
+        disconnected: Cancel,
     ) -> Result<Completion<F>, ApiError> {
-        let ParsedRequest { server, valid, tenant, deadline, file_charge, image_charge, .. } = request;
+        let ParsedRequest { server, valid, tenant, deadline, image_charge, .. } = request;
         let ValidRequest { mut prompts, mut params, .. } = valid;
         // Before any work: a full server refuses at once.
         let permit =
@@ -137,6 +142,7 @@ impl<F: ApiFormat> Completion<F> {
             params: params.clone(),
             permit,
             deadline,
+            cancel: disconnected,
             cache_salt: tenant.prefix_salt(),
             field: F::PROMPT,
         };
@@ -151,12 +157,8 @@ impl<F: ApiFormat> Completion<F> {
             (Some(plan), Some(access)) => {
                 let tools = ToolLoop::start(submitter, plan, access, &prompts)?;
                 let active = activate(tools.canceller());
-                Events::Steps {
-                    tools: Box::new(tools),
-                    _images: [image_charge, file_charge],
-                    _running: running(),
-                    _active: active,
-                }
+                let (tools, images) = (Box::new(tools), image_charge);
+                Events::Steps { tools, _images: images, _running: running(), _active: active }
             }
             _ => {
                 let generation = submitter.submit(&prompts)?;

@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 use super::tool_loop::{CancelOnDrop, on_thread};
 use crate::{
     image::NO_IMAGES,
+    model::ImageMemory,
     server::{
         app_state::AppState,
         format::ApiFormat,
@@ -31,8 +32,10 @@ pub(crate) struct ParsedRequest<F: ApiFormat> {
     pub deadline: Option<Instant>,
     /// Bytes of stored items that belong to the prompt.
     pub attached: usize,
+    /// Bytes of the body besides its images.
+    pub text: usize,
     /// Held for the files of fetched images.
-    pub file_charge: Option<ImageCharge>,
+    file_charge: Option<ImageCharge>,
     /// Held for the tensors of images.
     pub image_charge: Option<ImageCharge>,
 }
@@ -57,7 +60,7 @@ impl<F: ApiFormat> ParsedRequest<F> {
         let attached = F::attach(&mut valid.prompts, &server, &tenant)?;
         let conversation = F::conversation(&mut valid.prompts);
         let images = conversation.map_or(&NO_IMAGES, |conversation| &conversation.images);
-        images::check(images, &server.model, body.len(), text_limit, F::PROMPT)?;
+        let text = images::check(images, &server.model, body.len(), text_limit, F::PROMPT)?;
         let info = server.model.engine.info();
         if valid.idempotency.is_some() && !valid.params.is_repeatable(info) {
             let message = "idempotency_key only goes with a seed or `temperature: 0`";
@@ -74,28 +77,31 @@ impl<F: ApiFormat> ParsedRequest<F> {
             tenant,
             deadline,
             attached,
+            text,
             file_charge: None,
             image_charge: None,
         })
     }
 
-    /// Fetches images at URLs, and acquires the memory of all of them. Returns the bytes that
-    /// decoding takes.
+    /// Fetches images at URLs, and acquires the memory of all of them. Returns what decoding takes.
     ///
     /// # Errors
-    /// 400: an image cannot be fetched or used. 503: other requests' images take the memory.
+    /// 400: an image cannot be fetched or used. 503: other requests' images take the memory. 504:
+    /// the deadline has passed.
     pub(crate) async fn prepare_images(
         &mut self,
         state: &AppState,
         preparation: &Preparation,
-    ) -> Result<usize, ApiError> {
-        let Some(conversation) = F::conversation(&mut self.valid.prompts) else { return Ok(0) };
-        self.file_charge = images::fetch(&mut conversation.images, state, preparation).await?;
+    ) -> Result<ImageMemory, ApiError> {
+        let Some(conversation) = F::conversation(&mut self.valid.prompts) else {
+            return Ok(ImageMemory::default());
+        };
+        self.file_charge = images::fetch(&mut conversation.images, state, preparation, self.deadline).await?;
         let memory = images::memory(&conversation.images, &self.server.model)?;
         if memory.tensors > 0 {
             self.image_charge = Some(preparation.charge_images(memory.tensors, F::PROMPT).await?);
         }
-        Ok(memory.decoding + memory.tensors)
+        Ok(memory)
     }
 
     /// Asks the MCP servers that the request names for their tools.

@@ -1,18 +1,24 @@
 //! Prompts with the parameters of a request, as the engine takes them.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use chat::{Decoder, grammar::Source, thinking::TaskKind};
 use engine::{CacheSalt, Constraint, Permit};
+use mcp::Cancel;
 
 use crate::{
     generate::Generation,
-    model::{AnswerParams, Model, Prompt, PromptError},
+    model::{AnswerParams, DecodingLimits, Model, Prompt, PromptError},
     server::openai::{AnswerFormat, GenerateParams, error::ApiError, prompt_error},
 };
 
 /// Most bytes of generated events buffered for a client that does not read.
 const MAX_UNREAD_BYTES: usize = 32 << 20;
+/// Most time for decoding the images of one request: meanwhile those of others wait.
+const DECODING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Submits the prompts of one request: all at once, or one step after the other.
 #[derive(Clone)]
@@ -21,6 +27,8 @@ pub(super) struct Submitter {
     pub params: GenerateParams,
     pub permit: Arc<Permit>,
     pub deadline: Option<Instant>,
+    /// Ends the decoding of images.
+    pub cancel: Cancel,
     pub cache_salt: Option<CacheSalt>,
     /// The request's field with the prompt.
     pub field: &'static str,
@@ -31,7 +39,12 @@ impl Submitter {
     /// A constraint cannot be honoured, or the engine rejects a prompt.
     pub(super) fn submit(&self, prompts: &[Prompt]) -> Result<Generation, ApiError> {
         let constraints = constraints(&self.model, prompts, &self.params)?;
-        let encoded = EncodedPrompt::all(&self.model, prompts, &constraints);
+        let limits = DecodingLimits {
+            timeout: Some(DECODING_TIMEOUT),
+            deadline: self.deadline,
+            cancel: self.cancel.clone(),
+        };
+        let encoded = EncodedPrompt::all(&self.model, prompts, &constraints, &limits);
         let requests =
             encoded.and_then(|encoded| requests(&self.model, &encoded, &self.params, self.deadline));
         let mut requests = requests.map_err(|error| prompt_error(&error, self.field))?;
@@ -73,14 +86,15 @@ impl<'a> EncodedPrompt<'a> {
     /// Decodes the images of prompts.
     ///
     /// # Errors
-    /// A file is damaged, or takes too long.
+    /// A file is damaged, or the limits are passed.
     fn all(
         model: &Model,
         prompts: &'a [Prompt],
         constraints: &'a [Option<Arc<dyn Constraint>>],
+        limits: &DecodingLimits,
     ) -> Result<Vec<EncodedPrompt<'a>>, PromptError> {
         let encoded = prompts.iter().zip(constraints).map(|(prompt, constraint)| {
-            Ok(EncodedPrompt { images: model.load_images(prompt)?, prompt, constraint })
+            Ok(EncodedPrompt { images: model.load_images(prompt, limits)?, prompt, constraint })
         });
         encoded.collect()
     }

@@ -80,9 +80,9 @@ struct LoopCancel {
     generation: Arc<Mutex<Option<Canceller>>>,
 }
 
-/// Cancels calls when dropped.
+/// Cancels calls, or the decoding of images, when dropped.
 #[derive(Default)]
-pub(super) struct CancelOnDrop(pub Cancel);
+pub(in crate::server) struct CancelOnDrop(pub Cancel);
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
@@ -288,6 +288,7 @@ impl ToolLoop {
         }
         let (mut submitter, mut conversation) = (self.submitter.clone(), self.conversation.clone());
         submitter.params.overrides.max_tokens = self.budget.tokens;
+        submitter.cancel = self.cancel.calls.0.clone();
         conversation.add_generation_prompt = true;
         // A call is required of the first step alone.
         submitter.params.tools.iter_mut().for_each(|tools| Arc::make_mut(tools).required = false);

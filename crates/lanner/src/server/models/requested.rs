@@ -33,10 +33,10 @@ impl AppState {
         received: &Received,
         arrived: Instant,
     ) -> Result<ModelLease, ApiError> {
-        let (lane, bytes) = (received.charge.lane(), received.bytes.clone());
-        let Named { model, timeout } = match lane {
+        let bytes = received.bytes.clone();
+        let Named { model, timeout } = match received.charge.lane() {
             Lane::Small => named(&bytes),
-            lane => preparation.run(lane, move || Ok(named(&bytes))).await?,
+            _ => preparation.run(received.charge.parsing_lane(), move || Ok(named(&bytes))).await?,
         };
         let seconds = timeout.as_ref().and_then(Value::as_f64);
         let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());

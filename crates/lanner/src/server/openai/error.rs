@@ -118,11 +118,10 @@ impl ApiError {
             RequestError::NoVision | RequestError::NoVisionTower => {
                 ApiError::invalid(prompt, message).code("unsupported_image")
             }
-            // Cache breakpoints and images are set by this server.
-            RequestError::Step(_)
-            | RequestError::NotFinite
-            | RequestError::BadImage { .. }
-            | RequestError::BadCacheBreakpoint { .. } => {
+            // An image processor may allow sizes that the tower of its checkpoint does not take.
+            RequestError::BadImage { .. } => ApiError::invalid(prompt, message).code("invalid_image"),
+            // Cache breakpoints are set by this server.
+            RequestError::Step(_) | RequestError::NotFinite | RequestError::BadCacheBreakpoint { .. } => {
                 ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
             }
             RequestError::UnknownDrafter { .. } | RequestError::DraftTooLong { .. } => {
@@ -208,6 +207,15 @@ mod tests {
         assert_eq!(shortened("\u{20ac}".repeat(9), 9), "\u{20ac}\u{20ac} [...] \u{20ac}");
         let error = ApiError::invalid("p".repeat(1 << 20), "m".repeat(1 << 20));
         assert!(error.body.message.len() < 700 && error.body.param.is_some_and(|param| param.len() < 120));
+    }
+
+    #[test]
+    fn image_that_the_tower_refuses_is_a_400() {
+        let refused = RequestError::BadImage { index: 1, message: "it is too wide".into() };
+        let error = ApiError::from_engine(&refused, "messages");
+        assert_eq!(error.status, StatusCode::BAD_REQUEST);
+        assert_eq!((error.body.param.as_deref(), error.body.code), (Some("messages"), Some("invalid_image")));
+        assert_eq!(error.body.message, "image 2 of the request: it is too wide");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::{
 };
 
 use axum::http::StatusCode;
+use engine::RequestError;
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -245,6 +246,7 @@ pub fn prompt_error(error: &PromptError, param: &str) -> ApiError {
         PromptError::Tools(invalid) => ApiError::invalid(&invalid.field, error.to_string()),
         PromptError::Image(refused) => refused.clone().into(),
         PromptError::NoVision(_) => ApiError::invalid(param, error.to_string()).code("unsupported_image"),
+        PromptError::TimeIsUp => ApiError::from_engine(&RequestError::TimeIsUp, param),
         PromptError::NoToolDialect(_) => ApiError::invalid("tools", error.to_string()),
         PromptError::Text(chat::Error::RenderMemoryInUse) => {
             let busy = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()).code("busy");

@@ -133,6 +133,48 @@ fn body_with_many_values_uses_the_large_lane() {
 }
 
 #[test]
+fn everyday_picture_uses_the_small_lane_and_larger_ones_do_not() {
+    let memory = |megabytes: usize, pixels| ImageMemory { decoding: megabytes << 20, tensors: 0, pixels };
+    for (megabytes, pixels, is_small) in [(60, 1 << 20, true), (65, 1 << 20, false), (9, 3 << 20, false)] {
+        let lane = Lane::Small.with_images(memory(megabytes, pixels));
+        assert_eq!(lane == Lane::Small, is_small, "{megabytes} MB, {pixels} pixels: {lane:?}");
+    }
+    let large = Lane::Large { threads: 2 };
+    assert_eq!(large.with_images(memory(1, 1)), large, "its text is large");
+    // A picture's base64 is parsed in the small lane, and its text decides where it is tokenised.
+    let preparation = Preparation::new(64 << 20, TIMEOUT, None);
+    let read = |length: usize, kind| {
+        block_on(preparation.read(Body::from(vec![b' '; length]), kind)).ok().unwrap().charge
+    };
+    let charge = read(SMALL_IMAGE_BODY, BodyKind::WithImages);
+    assert_eq!((charge.parsing_lane(), charge.lane()), (Lane::Small, Lane::Large { threads: 1 }));
+    assert_eq!(charge.lane_of_text(SMALL_BODY), Lane::Small);
+    assert_eq!(charge.lane_of_text(SMALL_BODY + 1), Lane::Large { threads: 1 });
+    for (length, kind) in [(SMALL_IMAGE_BODY + 1, BodyKind::WithImages), (SMALL_BODY + 1, BodyKind::Text)] {
+        assert_eq!(read(length, kind).parsing_lane(), Lane::Large { threads: 1 });
+    }
+}
+
+#[test]
+fn files_at_urls_are_charged_beside_large_bodies() {
+    let preparation = Preparation::new(1 << 20, TIMEOUT, None);
+    block_on(async {
+        // A body that takes all memory for bodies.
+        let body = Body::from(vec![b' '; LARGE_BYTES]);
+        let body = preparation.read(body, BodyKind::WithImages).await.ok().unwrap();
+        let mut files = preparation.charge_files(8, 20 << 20).await.unwrap();
+        assert_eq!(files.bytes(), FILE_BYTES);
+        let error = preparation.charge_files(1, 1).await.err().unwrap();
+        assert_eq!((error.status, error.body.code), (StatusCode::SERVICE_UNAVAILABLE, Some("busy")));
+        // The files are smaller than they might have been.
+        files.shrink(1 << 20);
+        assert_eq!(files.bytes(), 1 << 20);
+        assert!(preparation.charge_files(7, 20 << 20).await.is_ok());
+        drop(body);
+    });
+}
+
+#[test]
 fn small_lane_does_not_wait_for_large_lane() {
     let runtime = Builder::new_multi_thread().max_blocking_threads(threads()).enable_time().build().unwrap();
     let preparation = Arc::new(Preparation::new(1 << 20, TIMEOUT, None));
