@@ -124,7 +124,7 @@ fn interrupted_call_stays_in_the_conversation() {
     terminal.wait_for("the user stopped the call");
     terminal.wait_for("(stopped)");
     terminal.wait_for("> ");
-    terminal.keys(&format!("/save {}\r", files.saved()));
+    terminal.keys(format!("/save {}\r", files.saved()));
     let messages = messages(&files.saved());
     let roles: Vec<&str> = messages.iter().map(|(role, _)| &**role).collect();
     assert_eq!(roles, ["user", "assistant", "tool", "assistant"]);
