@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernels::cuda::{
-    InputRow, MAX_SHARED, ProductPart, ProductParts, QuantizedRows, TILE_FEATURES, WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS,
-    WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared, skinny_shared, warpgroup_shared,
-    wide_shared,
+    InputRow, MAX_SHARED, ProductPart, ProductParts, QuantizedRows, TILE_FEATURES, WARPGROUP_BLOCK,
+    WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared,
+    skinny_shared, warpgroup_shared, wide_shared,
 };
 use mlx::{Array, Dtype, cuda::Arguments};
 
