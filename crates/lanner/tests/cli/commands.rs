@@ -148,7 +148,7 @@ fn run_takes_the_model_as_first_word_and_text_from_a_pipe() {
 fn chat_reads_one_turn_per_piped_line() {
     let (folder, _) = model();
     let saved = folder.path().join("conversation.json");
-    let lines = format!("/system Be brief.\n\nfirst\\\nline\n/nonsense\nsecond\n/save {}\n", saved.display());
+    let lines = format!("/system Be brief.\n\nfirst\\\nline\nsecond\n/save {}\n", saved.display());
     let mut chat = spawn(&folder, &["chat", "--max-tokens", "4", "--temperature", "0"], Stdio::piped());
     chat.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
     let output = output_of(chat).unwrap();
@@ -160,7 +160,6 @@ fn chat_reads_one_turn_per_piped_line() {
     assert_eq!(messages[1]["content"], "first\nline");
     let answers = [&messages[2], &messages[4]].map(|message| message["content"].as_str().unwrap());
     assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{}\n{}\n", answers[0], answers[1]));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("there is no /nonsense"));
 }
 
 #[test]

@@ -23,14 +23,13 @@ const TEMPLATE: &str = "{#- Calls: <tool_call> -#}{%- if tools %}tools={{ tools 
     {%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\
     {%- for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}\
     {%- if add_generation_prompt %}<|im_start|>{{ messages[-1].content[-1:] }}{% endif %}";
+const ECHO: &str =
+    "<tool_call>\n{\"name\": \"mcp__fake__echo\", \"arguments\": {\"text\": \"again a\"}}\n</tool_call>";
 /// The result of a call of `a` asks for the next one, and so does the refusal after the last.
 const ANSWERS: [(char, &str); 4] = [
-    (
-        'a',
-        "<tool_call>\n{\"name\": \"mcp__fake__echo\", \"arguments\": {\"text\": \"again a\"}}\n</tool_call>",
-    ),
+    ('a', ECHO),
+    ('w', ECHO),
     ('s', "<tool_call>\n{\"name\": \"mcp__fake__slow\", \"arguments\": {\"ms\": 60000}}\n</tool_call>"),
-    ('w', "<tool_call>\n{\"name\": \"mcp__fake__fail\", \"arguments\": {}}\n</tool_call>"),
     ('d', "I see that."),
 ];
 const QUESTION: &str = "ne[v]er this tool: ";

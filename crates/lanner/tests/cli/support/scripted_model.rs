@@ -29,7 +29,11 @@ pub(crate) fn scripted_model_with(answers: &[(char, &str)], template: &str) -> T
     let mut pieces: Vec<String> = vec![];
     // The next token of each.
     let mut next = vec![END; BYTES];
-    for (character, text) in answers {
+    for (at, (character, text)) in answers.iter().enumerate() {
+        if let Some((earlier, _)) = answers[..at].iter().find(|(_, earlier)| earlier == text) {
+            next[*character as usize] = next[*earlier as usize];
+            continue;
+        }
         let own = split(text, &pieces.iter().cloned().collect());
         next[*character as usize] = BYTES + pieces.len();
         pieces.extend(own);
