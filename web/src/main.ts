@@ -95,8 +95,11 @@ interface Polled {
 
 /** The address' fragment names the view, so that links and the back button work. */
 function views(polled: Record<"engine" | "models", Polled>): void {
+  let shown: ViewName | null = null;
   const draw = () => {
     const current = currentView();
+    if (current === shown) return;
+    shown = current;
     for (const name of VIEWS) {
       byId(`view-${name}`).hidden = name !== current;
       const link = byId(`nav-${name}`);
@@ -115,8 +118,11 @@ function currentView(): ViewName {
   return VIEWS.find(name => location.hash === `#${name}`) ?? "chat";
 }
 
+/** Shows a view at once: the event of the address comes later than the next key. */
 function go(view: ViewName): void {
-  if (currentView() !== view) location.hash = view;
+  if (currentView() === view) return;
+  location.hash = view;
+  dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
 function themeButton(): void {
@@ -169,7 +175,10 @@ function closeDrawer(): void {
 
 function keyboard(chat: ChatView, sidebar: Sidebar): void {
   const shortcuts: Record<string, () => void> = {
-    KeyK: () => sidebar.focusSearch(),
+    KeyK: () => {
+      go("chat");
+      sidebar.focusSearch();
+    },
     KeyO: () => {
       go("chat");
       chat.startNew();
