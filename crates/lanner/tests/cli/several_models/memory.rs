@@ -149,8 +149,8 @@ fn models_that_fit_one_at_a_time_answer_alternating_requests() {
 #[test]
 fn model_used_longest_ago_leaves_under_the_memory_limit() {
     let [copy, small, loading] = sizes();
-    // Beside the small models there is room for two copies: a third one needs half a copy more, less
-    // a small model.
+    // Beside the small models there is room for two copies: a third one needs half a copy more,
+    // less a small model.
     let server = Limited::new(copy + loading + copy / 2 + 2 * small, &["--no-pin"]);
     let models = ["merlin", "first", "second"];
     server.pin("a");
