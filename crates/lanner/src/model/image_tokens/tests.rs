@@ -118,8 +118,19 @@ fn placeholders_become_the_tokens_of_their_family() {
         [(56, 84), (28, 28)],
         [row(2, "[IMG_BREAK]").repeat(2) + &row(2, "[IMG_END]"), row(1, "[IMG_END]")],
     );
-    let small = || format!("<|image_start|>{}<|image_end|>", "<image>".repeat(64));
-    LFM2.check([(256, 256), (256, 256)], [small(), small()]);
+    let tile = |place: &str| format!("<|img_row_1_col_{place}|>{}", "<image>".repeat(256));
+    LFM2.check(
+        [(256, 256), (1100, 550)],
+        [
+            format!("<|image_start|>{}<|image_end|>", "<image>".repeat(64)),
+            format!(
+                "<|image_start|>{}{}<|img_thumbnail|>{}<|image_end|>",
+                tile("1"),
+                tile("2"),
+                "<image>".repeat(242)
+            ),
+        ],
+    );
 }
 
 #[test]
