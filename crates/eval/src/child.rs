@@ -160,8 +160,8 @@ mod tests {
             "import os; os.system('true')",
             "import subprocess; subprocess.run(['true'])",
             "import socket; socket.create_connection(('127.0.0.1', 1))",
-            "open('/tmp/lanner-eval-must-not-exist', 'w')",
-            "import os; os.remove('/tmp/lanner-eval-must-not-exist')",
+            "open('lanner-eval-must-not-exist', 'w')",
+            "import os; os.remove('lanner-eval-must-not-exist')",
         ] {
             assert!(failure(code).starts_with("PermissionError"), "{code}: {}", failure(code));
         }
@@ -176,9 +176,13 @@ mod tests {
             check("SELECT a, b FROM t ORDER BY a DESC"),
             Execution::Done(json!([[2, null], [1, "x"]]))
         );
-        for query in
-            ["DELETE FROM t", "ATTACH '/tmp/x' AS x", "SELECT 1; SELECT 2", "SELECT nothing FROM t", ""]
-        {
+        for query in [
+            "DELETE FROM t",
+            "ATTACH 'lanner-eval-must-not-exist' AS x",
+            "SELECT 1; SELECT 2",
+            "SELECT nothing FROM t",
+            "",
+        ] {
             let result = check(query);
             assert!(
                 matches!(result, Execution::Failed(_)) || result == Execution::Done(json!([])),

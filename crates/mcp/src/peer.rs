@@ -17,7 +17,7 @@ use crate::{McpError, secrets::Secrets};
 /// JSON-RPC: the method does not exist.
 const NO_METHOD: i64 = -32601;
 
-/// What a message or a line costs at least, in bytes: reading and parsing one takes time, however
+/// Smallest cost of a message or a line, in bytes: reading and parsing one takes time, however
 /// short it is.
 const MIN_COST: usize = 256;
 /// Longest message of a server's error, in characters.

@@ -55,7 +55,7 @@ pub struct PromptImage {
     pub positions: Vec<Range<usize>>,
 }
 
-/// What ends the decoding of a prompt's images early; by default nothing.
+/// Limits that end the decoding of a prompt's images early; by default there are none.
 #[derive(Clone, Debug, Default)]
 pub struct DecodingLimits {
     /// Most time for all images together.

@@ -115,7 +115,7 @@ pub(super) fn check(
     }
 }
 
-/// What the images take, one of them being decoded at a time, and equal ones once.
+/// Memory of the images: one is decoded at a time, and equal ones once.
 ///
 /// # Errors
 /// 400: an image cannot be used, or they have too many pixels together.

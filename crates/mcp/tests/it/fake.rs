@@ -280,7 +280,7 @@ fn serve(stream: &TcpStream, fake: &Fake, heads: &Mutex<Vec<String>>) {
     }
 }
 
-/// Of a stream that ends with its connection.
+/// Head of an answer whose stream ends with its connection.
 const STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
 
 fn http_answer(fake: &Fake, head: &str, message: &Value, heads: &Mutex<Vec<String>>) -> String {

@@ -39,7 +39,7 @@ struct Structure<'a> {
     orientation: Orientation,
 }
 
-/// What a `VP8X` chunk states.
+/// Fields of a `VP8X` chunk.
 #[derive(Clone, Copy)]
 struct Extended {
     is_animated: bool,

@@ -18,7 +18,7 @@ use crate::terminal::say;
 /// Most lines of the history file.
 const HISTORY_LINES: usize = 1000;
 /// Keys that come sooner after the prompt were typed before it.
-const TYPED_AHEAD: Duration = Duration::from_millis(250);
+pub(super) const TYPED_AHEAD: Duration = Duration::from_millis(250);
 /// Encloses a message of several lines.
 const QUOTES: &str = "\"\"\"";
 

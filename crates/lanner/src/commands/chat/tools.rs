@@ -6,7 +6,7 @@ use std::{
     io,
     sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use chat::tools::ToolSet;
@@ -17,6 +17,7 @@ use rustyline::{Behavior, Config, DefaultEditor, error::ReadlineError};
 use serde_json::Value;
 use tokio::{runtime::Builder, signal::unix::Signal, sync::oneshot};
 
+use super::input::TYPED_AHEAD;
 use crate::{
     commands::CommandError,
     config::{AllowedCall, McpConfig},
@@ -29,8 +30,6 @@ use crate::{
 const SHOWN: usize = 300;
 /// Most steps with calls in one answer.
 const MAX_STEPS: usize = 32;
-/// An answer that comes sooner after the question was typed before it.
-const UNREAD: Duration = Duration::from_millis(250);
 
 /// The tools of a chat; it may have none.
 pub(super) struct ChatTools {
@@ -301,7 +300,7 @@ fn ask() -> Result<Consent, CommandError> {
         let _ = tcflush(io::stdin(), QueueSelector::IFlush);
         let asked = Instant::now();
         let line = match editor.readline("  call it? [y]es, [a]lways this tool, [n]o, ne[v]er this tool: ") {
-            Ok(_) if asked.elapsed() < UNREAD => continue,
+            Ok(_) if asked.elapsed() < TYPED_AHEAD => continue,
             Ok(line) => line,
             Err(ReadlineError::Eof | ReadlineError::Interrupted) => return Ok(Consent::No),
             Err(error) => return Err(error.into()),

@@ -90,7 +90,7 @@ fn running(config: &StartConfig) -> Result<Option<ServiceRecord>, ServiceError> 
     Ok(Some(record))
 }
 
-/// What the server that runs was started with otherwise.
+/// Names of the settings in which the running server differs from the config.
 fn differences(record: &ServiceRecord, config: &StartConfig) -> Result<Vec<String>, ServiceError> {
     let here = env::current_dir().map_err(file_error(Path::new(".")))?;
     let is_relative = |argument: &String| {
