@@ -6,7 +6,8 @@ use std::{
     io::{self, Read},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use rusqlite::{Connection, OpenFlags};
@@ -106,10 +107,19 @@ impl Checked {
         if let Some(problem) = check_head(path)? {
             return Ok(Checked::Damaged(problem));
         }
-        match connect_writer(path) {
-            Ok(connection) => Ok(Checked::Sound(connection)),
-            Err(Unusable::Damaged(problem)) => Ok(Checked::Damaged(problem)),
-            Err(Unusable::Other(error)) => Err(error),
+        let begun = Instant::now();
+        loop {
+            return match connect_writer(path) {
+                Ok(connection) => Ok(Checked::Sound(connection)),
+                Err(Unusable::Damaged(problem)) => Ok(Checked::Damaged(problem)),
+                // Where waiting could be a deadlock, as when two programs turn a new file to WAL, SQLite
+                // does not wait.
+                Err(Unusable::Other(StoreError::Busy)) if begun.elapsed() < BUSY => {
+                    thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
+                Err(Unusable::Other(error)) => Err(error),
+            };
         }
     }
 }
