@@ -4,8 +4,9 @@
 //! first, and differ by up to 24 of 255.
 
 use fast_image_resize::{
-    FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer,
-    images::{Image, ImageRef},
+    FilterType, ResizeAlg, ResizeOptions, Resizer,
+    images::{TypedImage, TypedImageRef},
+    pixels::U8x3,
 };
 
 use crate::{Deadline, Error, Result, RgbImage};
@@ -49,11 +50,13 @@ fn pass(image: &RgbImage, (width, height): (u32, u32), filter: Filter) -> Result
         height: image.height,
         rule: format!("it cannot be resized to {width}x{height}: {error}; send another size"),
     };
-    let source = ImageRef::new(image.width, image.height, &image.data, PixelType::U8x3)
+    // Typed: `Resizer::resize` would be compiled for fourteen kinds of pixels.
+    let source = TypedImageRef::<U8x3>::from_buffer(image.width, image.height, &image.data)
         .map_err(|error| failed(&error))?;
-    let mut target = Image::new(width, height, PixelType::U8x3);
-    Resizer::new().resize(&source, &mut target, &options).map_err(|error| failed(&error))?;
-    Ok(RgbImage { width, height, data: target.into_vec() })
+    let mut data = vec![0; 3 * width as usize * height as usize];
+    let mut target = TypedImage::from_buffer(width, height, &mut data).map_err(|error| failed(&error))?;
+    Resizer::new().resize_typed::<U8x3>(&source, &mut target, &options).map_err(|error| failed(&error))?;
+    Ok(RgbImage { width, height, data })
 }
 
 #[cfg(test)]
