@@ -66,8 +66,6 @@ pub use footprint::{Footprint, Headers, TensorHeader};
 pub use mlx::cuda::has_library;
 /// Ends the process while an engine may still compute.
 pub use mlx::exit_now;
-/// Keeps freed memory from piling up in many heaps; for the start of a program.
-pub use mlx::limit_heaps;
 /// Counters, memory and speed of the process, for measurements.
 pub use mlx::{peak_memory, profile, reset_peak_memory};
 pub use models::families;

@@ -12,7 +12,6 @@ use lanner::{
 };
 
 fn main() -> ExitCode {
-    engine::limit_heaps();
     match run(Cli::parse()) {
         Ok(code) => code,
         Err(error) => {

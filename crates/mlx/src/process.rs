@@ -17,23 +17,6 @@ pub fn exit_now(status: u8) -> ! {
     _exit(status.into())
 }
 
-/// Makes all threads share two heaps, if called before they start. Does nothing without glibc.
-///
-/// By default glibc gives up to eight heaps to each processor, and memory freed in one serves no
-/// other: under mixed load the process grows towards the sum of their peaks.
-pub fn limit_heaps() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    {
-        #[allow(unsafe_code, reason = "glibc's setting has no safe binding")]
-        unsafe extern "C" {
-            // SAFETY: glibc's `mallopt` takes any values and answers 0 for those it does not know.
-            safe fn mallopt(parameter: c_int, value: c_int) -> c_int;
-        }
-        const M_ARENA_MAX: c_int = -8;
-        mallopt(M_ARENA_MAX, 2);
-    }
-}
-
 /// Returns free memory of the heap to the system; otherwise up to 128 MB of it stay, and more below
 /// live allocations. Does nothing without glibc.
 pub(crate) fn trim_heap() {
