@@ -1,5 +1,5 @@
 //! Time of the vision tower of Qwen3.5 0.8B on a picture of 1,024 tokens, with random weights and a
-//! text model of one layer: `cargo run --release -p lanner-engine --example time_tower [ROUNDS]`.
+//! text model of one layer: `cargo bench -p lanner-engine --bench time_tower -- [ROUNDS]`.
 
 use std::{error::Error, sync::Arc, sync::mpsc, time::Instant};
 
@@ -13,7 +13,9 @@ const TOKENS: usize = SIDE * SIDE / 4;
 const IMAGE_TOKEN: u32 = 299;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let rounds: u8 = std::env::args().nth(1).map_or(Ok(5), |rounds| rounds.parse())?;
+    // Cargo adds an argument of its own.
+    let rounds = std::env::args().skip(1).find(|argument| argument != "--bench");
+    let rounds: u8 = rounds.map_or(Ok(5), |rounds| rounds.parse())?;
     let folder = tempfile::tempdir()?;
     write_checkpoint(folder.path())?;
     let options = Options { prefix_cache_bytes: 0, speculate: Speculate::Off, ..Options::default() };

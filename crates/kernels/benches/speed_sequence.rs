@@ -1,5 +1,5 @@
 //! Speed of attention, delta rules, element-wise kernels and sampling:
-//! `cargo run --release -p lanner-kernels --example speed_sequence [NAME]`.
+//! `cargo bench -p lanner-kernels --bench speed_sequence -- [NAME]`.
 //!
 //! Prints each with its share of the machine's limits, measured first: multiply-adds from
 //! registers, and memory reads.
@@ -10,7 +10,8 @@ use half::{bf16, f16};
 use lanner_kernels::*;
 
 fn main() {
-    let only = env::args().nth(1).unwrap_or_default();
+    // Cargo adds an argument of its own.
+    let only = env::args().skip(1).find(|argument| argument != "--bench").unwrap_or_default();
     let limits = Limits::measure();
     println!("limits: {:.0} GFLOP/s, {:.1} GB/s read", limits.flops / 1e9, limits.bytes / 1e9);
     let parts: [(&str, Part); 5] = [

@@ -1,4 +1,5 @@
-//! Measures the cost of masks: `mask_cost TOKENIZER_DIR CASES.jsonl [THREADS]`.
+//! Measures the cost of masks:
+//! `cargo bench -p lanner-chat --bench mask_cost -- TOKENIZER_DIR CASES.jsonl [THREADS]`.
 //!
 //! A line of the cases has a `schema`, and `tests` with `data` and `valid` (MaskBench's form). Each
 //! valid instance is followed token by token, with a mask before each token, by one matcher per
@@ -30,7 +31,8 @@ struct Times {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    // Cargo adds an argument of its own.
+    let args: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let [folder, cases, threads @ ..] = &args[..] else {
         return Err("usage: mask_cost TOKENIZER_DIR CASES.jsonl [THREADS]".into());
     };

@@ -20,7 +20,8 @@ fn median(mut run: impl FnMut()) -> f64 {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = env::args().skip(1);
+    // Cargo adds an argument of its own.
+    let mut arguments = env::args().skip(1).filter(|argument| argument != "--bench");
     let config = fs::read_to_string(arguments.next().ok_or("a configuration is missing")?)?;
     let files = ConfigFiles { preprocessor: Some(&config), processor: None };
     let (processor, limits) = (Processor::from_config(files)?, Limits::default());

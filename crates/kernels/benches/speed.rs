@@ -1,5 +1,5 @@
 //! Speed of matrix products, relative to the memory bandwidth:
-//! `cargo run --release -p lanner-kernels --example speed [THREADS] [NAME]`, which prints
+//! `cargo bench -p lanner-kernels --bench speed -- [THREADS] [NAME]`, which prints
 //! the lines whose names contain NAME; `NAME$` must be the whole name.
 
 use std::time::Instant;
@@ -8,7 +8,8 @@ use half::bf16;
 use lanner_kernels::{Precision::*, *};
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
+    // Cargo adds an argument of its own.
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let threads = arguments.next().and_then(|n| n.parse().ok()).unwrap_or_else(threads);
     set_threads(threads);
     let only = arguments.next().unwrap_or_default();
