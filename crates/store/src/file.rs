@@ -112,8 +112,8 @@ impl Checked {
             return match connect_writer(path) {
                 Ok(connection) => Ok(Checked::Sound(connection)),
                 Err(Unusable::Damaged(problem)) => Ok(Checked::Damaged(problem)),
-                // Where waiting could be a deadlock, as when two programs turn a new file to WAL, SQLite
-                // does not wait.
+                // Where waiting could be a deadlock, as when two programs turn a new file to
+                // WAL, SQLite does not wait.
                 Err(Unusable::Other(StoreError::Busy)) if begun.elapsed() < BUSY => {
                     thread::sleep(Duration::from_millis(10));
                     continue;
