@@ -104,7 +104,8 @@ def run(folder, prompts):
     if prompts:
         prompts.mkdir(parents=True, exist_ok=True)
         environment["LANNER_AGENT_PROMPTS"] = str(prompts.resolve())
-    command = ["cargo", "test", "-p", "lanner", "--test", "cli", "--", "agents::", "--nocapture"]
+    # The packages of the test command: for one package alone, others would be compiled again.
+    command = ["cargo", "test", "--workspace", "--test", "cli", "--", "agents::", "--nocapture"]
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     lines = [line.removeprefix("agent: ") for line in done.stdout.splitlines() if line.startswith("agent: ")]
     if done.returncode:
