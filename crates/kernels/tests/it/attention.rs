@@ -95,9 +95,15 @@ fn check<T: Float, S: Float>(
             continue;
         }
         if s.mask == AttentionMask::BothWays {
+            // Each run computes all later queries. Without vector instructions, where that takes
+            // minutes, the long ones begin at one of 37: a number that no tile's length divides.
+            let is_long = s.tokens - t > 16;
+            if simd_level() == SimdLevel::Portable && is_long && !t.is_multiple_of(37) {
+                continue;
+            }
             // Without the queries before it, whose keys remain.
             let fewer = run(AttentionShape { tokens: s.tokens - t, ..s }, &q[t * queries..], &k, &v);
-            assert_eq!(bits(&fewer[..row]), bits(&out[t * row..][..row]), "query {t} of {s:?}");
+            assert_eq!(bits(&fewer), bits(&out[t * row..]), "from query {t} of {s:?}");
             continue;
         }
         // Alone, in a buffer without the blocks that this query does not attend to.
