@@ -20,18 +20,22 @@ pub(crate) fn build() -> Result<Option<PathBuf>, String> {
         return Err("the emulated device is for x86-64 and Linux".into());
     }
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/cuda/emulation/driver.cc");
-    let preprocessed = compiler().args(["-E", source]).output().map_err(|e| e.to_string())?;
+    let failed = || "g++ could not compile the emulated device".to_owned();
+    let preprocessed = compiler().args(["-E", source]).output().map_err(|_| failed())?;
+    if !preprocessed.status.success() {
+        return Err(failed());
+    }
     let mut hasher = DefaultHasher::new();
-    preprocessed.stdout.hash(&mut hasher);
+    (FLAGS, preprocessed.stdout).hash(&mut hasher);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let finished = folder.join(format!("cuda-{:016x}", hasher.finish()));
-    if !preprocessed.status.success() || !finished.exists() {
+    if !finished.exists() {
         let own = folder.join(format!("cuda-{}", std::process::id()));
         fs::create_dir_all(&own).map_err(|e| e.to_string())?;
         let library = own.join("libcuda.so.1");
         let status = compiler().arg("-o").args([library.as_os_str(), source.as_ref()]).status();
         if !status.is_ok_and(|status| status.success()) {
-            return Err("g++ could not compile the emulated device".into());
+            return Err(failed());
         }
         fs::copy(&library, own.join("libnvrtc.so.13")).map_err(|e| e.to_string())?;
         // Another program may have been faster; its folder is as good.
