@@ -108,18 +108,20 @@ impl Checked {
             return Ok(Checked::Damaged(problem));
         }
         let begun = Instant::now();
-        loop {
-            return match connect_writer(path) {
-                Ok(connection) => Ok(Checked::Sound(connection)),
-                Err(Unusable::Damaged(problem)) => Ok(Checked::Damaged(problem)),
+        let connected = loop {
+            match connect_writer(path) {
                 // Where waiting could be a deadlock, as when two programs turn a new file to
                 // WAL, SQLite does not wait.
                 Err(Unusable::Other(StoreError::Busy)) if begun.elapsed() < BUSY => {
                     thread::sleep(Duration::from_millis(10));
-                    continue;
                 }
-                Err(Unusable::Other(error)) => Err(error),
-            };
+                connected => break connected,
+            }
+        };
+        match connected {
+            Ok(connection) => Ok(Checked::Sound(connection)),
+            Err(Unusable::Damaged(problem)) => Ok(Checked::Damaged(problem)),
+            Err(Unusable::Other(error)) => Err(error),
         }
     }
 }
