@@ -62,21 +62,10 @@ fn check<T: Float, S: Float>(
     let sinks = sinks.then(|| noise::<f32>(seed + 3, s.heads));
     let softmax = Softmax { scale: 0.8, softcap, sinks: sinks.as_deref() };
     let q = noise::<T>(seed, s.tokens * s.heads * s.head_dim);
-    // Keys that no query attends to must not matter, not even times zero.
-    let visible = (s.length - s.tokens + 1).saturating_sub(s.window)..s.length;
-    let buffer = |seed: u64, dim: usize| {
-        let mut buffer = noise::<S>(seed, s.kv_heads * s.capacity * dim);
-        for (row, values) in buffer.chunks_mut(dim).enumerate() {
-            if !visible.contains(&(row % s.capacity)) {
-                values.fill(S::from_f32(f32::NAN));
-            }
-        }
-        buffer
-    };
-    let k = buffer(seed + 1, s.head_dim);
+    let k = cached::<S>(s, seed + 1, s.head_dim);
     let v = match latent {
         true => k.chunks(s.head_dim).flat_map(|key| key[..s.value_dim].to_vec()).collect(),
-        false => buffer(seed + 2, s.value_dim),
+        false => cached(s, seed + 2, s.value_dim),
     };
     let run = |shape: AttentionShape, q: &[T], k: &[S], v: &[S]| {
         let mut out = unwritten(q.len() / s.head_dim * s.value_dim);
@@ -117,6 +106,18 @@ fn check<T: Float, S: Float>(
         let alone = run(one, q, &slide(&k, s.head_dim), &slide(&v, s.value_dim));
         assert_eq!(bits(&alone), bits(&out[t * row..][..row]), "query {t} of {s:?}");
     }
+}
+
+/// Keys or values. Those that no query attends to must not matter, not even times zero.
+fn cached<S: Float>(s: AttentionShape, seed: u64, dim: usize) -> Vec<S> {
+    let visible = (s.length - s.tokens + 1).saturating_sub(s.window)..s.length;
+    let mut buffer = noise::<S>(seed, s.kv_heads * s.capacity * dim);
+    for (row, values) in buffer.chunks_mut(dim).enumerate() {
+        if !visible.contains(&(row % s.capacity)) {
+            values.fill(S::from_f32(f32::NAN));
+        }
+    }
+    buffer
 }
 
 fn exact(s: AttentionShape, q: &[f64], k: &[f64], v: &[f64], softmax: Softmax) -> Vec<f64> {
