@@ -100,6 +100,27 @@ __device__ __forceinline__ void wait_for_previous() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+// Waits for `count` threads, whole warps, that call this with the same `barrier`, 1 to 15.
+__device__ __forceinline__ void sync_threads(int barrier, int count) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+// Adds to a number in global memory, after everything that the caller has written or seen written.
+__device__ __forceinline__ void add_release(u32* to, u32 value) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+// Reads a number in global memory, before everything that the caller reads after it.
+__device__ __forceinline__ u32 load_acquire(const u32* from) {
+    u32 value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+// The largest of a warp's numbers, and their sum, in each lane.
+__device__ __forceinline__ u32 max_of_warp(u32 x) { return __reduce_max_sync(0xffffffffu, x); }
+__device__ __forceinline__ int sum_of_warp(int x) { return __reduce_add_sync(0xffffffffu, x); }
+
 // Called while polling shared memory.
 __device__ __forceinline__ void relax() {}
 

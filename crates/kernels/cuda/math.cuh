@@ -114,3 +114,30 @@ __device__ __forceinline__ float inverse_rms(const float* row, int length, float
     for (int i = threadIdx.x & 15; i < length; i += 16) squares = __fmaf_rn(row[i], row[i], squares);
     return 1.0f / sqrtf(reduce_16(squares) / (float)length + eps);
 }
+
+// The same, of a row in shared memory, in few instructions: terms are loaded while those before are added.
+__device__ __forceinline__ float row_factor(const float* row, int length, float eps) {
+    const int first = threadIdx.x & 15, whole = length & ~255;
+    float squares = 0;
+    if (whole) {
+        float now[8], next[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) now[k] = row[first + k * 16];
+#pragma unroll 1
+        for (int i = first; i < whole; i += 256) {
+#pragma unroll
+            for (int k = 0; k < 8; k++) next[k] = row[i + 128 + k * 16];
+#pragma unroll
+            for (int k = 0; k < 8; k++) squares = __fmaf_rn(now[k], now[k], squares);
+            // The last round loads its own terms again.
+            const int after = i + 256 < whole ? i + 256 : i;
+#pragma unroll
+            for (int k = 0; k < 8; k++) now[k] = row[after + k * 16];
+#pragma unroll
+            for (int k = 0; k < 8; k++) squares = __fmaf_rn(next[k], next[k], squares);
+        }
+    }
+#pragma unroll 4
+    for (int i = whole + first; i < length; i += 16) squares = __fmaf_rn(row[i], row[i], squares);
+    return 1.0f / sqrtf(reduce_16(squares) / (float)length + eps);
+}

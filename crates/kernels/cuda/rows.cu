@@ -1,4 +1,5 @@
 // Operations on rows in float32: norms and the rows of a quantised embedding.
+#include "embed.cuh"
 #include "math.cuh"
 
 // RMS norm. Grid: rows; 256 threads.
@@ -26,21 +27,9 @@ template <int BITS>
 __device__ __forceinline__ void embed(const u8* weights, const u32* ids, float* out, int inputs, int segments) {
     launch_dependents();
     wait_for_previous();
-    const u32 id = ids[blockIdx.x], feature = id % TILE, g = feature % 8, upper = feature / 8;
-    const u8* tile = weights + (size_t)(id / TILE) * segments * block_bytes(BITS);
+    const u32 id = ids[blockIdx.x];
     out += (size_t)blockIdx.x * inputs;
-    for (int i = threadIdx.x; i < inputs; i += 256) {
-        const u8* block = tile + (size_t)(i / SEGMENT) * block_bytes(BITS);
-        const int group = i % SEGMENT / GROUP, in = i % GROUP, lane = g * 4 + in % 16 / 4;
-        u32 code;
-        if (BITS == 4) {
-            code = block[group * 512 + lane * 16 + (upper * 2 + in / 32) * 4 + in % 4] >> in % 32 / 16 * 4 & 15;
-        } else {
-            code = block[group * 1024 + in / 32 * 512 + lane * 16 + (in % 32 / 16 * 2 + upper) * 4 + in % 4];
-        }
-        const u32 pair = ((const u32*)(block + code_bytes(BITS)))[group * TILE + feature];
-        out[i] = (float)code * low_bf16(pair) + high_bf16(pair);
-    }
+    for (int i = threadIdx.x; i < inputs; i += 256) out[i] = embedded<BITS>(weights, id, i, segments);
 }
 
 extern "C" __global__ void __launch_bounds__(256)

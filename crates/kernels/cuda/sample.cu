@@ -1,156 +1,31 @@
-// Sampling without filters: the likeliest token, or a draw with Gumbel noise, as kernels/src/sample.rs
-// chooses them, bit for bit.
-#include "math.cuh"
+// Sampling without filters (sample.cuh), of several rows.
+#include "sample.cuh"
 
-// One row of logits.
-struct Draw {
-    // 0 chooses the likeliest token.
-    float temperature;
-    u32 seed[2];
-    u32 position[2];
-    // How many of `ids` are valid; only these may be chosen, or if negative all but these. 0: all.
-    int listed;
-    u32 ids[8];
-};
 constexpr int MAX_DRAWS = 64;
 struct Draws {
     Draw row[MAX_DRAWS];
 };
 
-// A candidate: its value, its token, and whether all logits were finite.
-struct Candidate {
-    float value;
-    u32 token;
-    float largest;
-    u32 finite;
-};
-
-__device__ __forceinline__ bool allows(const Draw& draw, u32 id) {
-    if (draw.listed == 0) return true;
-    const int count = draw.listed < 0 ? -draw.listed : draw.listed;
-    bool found = false;
-    for (int i = 0; i < count; i++) found |= draw.ids[i] == id;
-    return found == (draw.listed > 0);
-}
-
-// The larger value; the lower token among equals.
-__device__ __forceinline__ void choose(float& value, u32& token, float other, u32 other_token) {
-    if (other > value || (other == value && other_token < token)) value = other, token = other_token;
-}
-
-__device__ __forceinline__ void philox(u32* counter, u32 first_key, u32 second_key) {
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        const u32 high_a = __umulhi(counter[0], 0xD2511F53u), low_a = counter[0] * 0xD2511F53u;
-        const u32 high_c = __umulhi(counter[2], 0xCD9E8D57u), low_c = counter[2] * 0xCD9E8D57u;
-        counter[0] = high_c ^ counter[1] ^ first_key;
-        counter[2] = high_a ^ counter[3] ^ second_key;
-        counter[1] = low_c, counter[3] = low_a;
-        first_key += 0x9E3779B9u, second_key += 0xBB67AE85u;
-    }
-}
-
-__device__ __forceinline__ float gumbel(u32 word) {
-    float u = ((float)word + 0.5f) * (1.0f / 4294967296.0f);
-    u = u < 1.0f - 5.9604645e-8f ? u : 1.0f - 5.9604645e-8f;
-    const float complement = 1.0f - u;
-    const float lost = (1.0f - complement) - u;
-    return -exact_ln(-(exact_ln(complement) + lost / complement));
-}
-
-// The value, token and largest logit of a block's threads, in thread 0.
-__device__ __forceinline__ Candidate reduce(Candidate own) {
-    __shared__ Candidate warps[8];
-#pragma unroll
-    for (int distance = 16; distance; distance /= 2) {
-        const float value = __shfl_xor_sync(0xffffffffu, own.value, distance);
-        const u32 token = __shfl_xor_sync(0xffffffffu, own.token, distance);
-        const float largest = __shfl_xor_sync(0xffffffffu, own.largest, distance);
-        own.finite &= __shfl_xor_sync(0xffffffffu, own.finite, distance);
-        choose(own.value, own.token, value, token);
-        own.largest = largest > own.largest ? largest : own.largest;
-    }
-    if ((threadIdx.x & 31) == 0) warps[threadIdx.x >> 5] = own;
-    __syncthreads();
-    for (int i = 0; i < 8; i++) {
-        choose(own.value, own.token, warps[i].value, warps[i].token);
-        own.largest = warps[i].largest > own.largest ? warps[i].largest : own.largest;
-        own.finite &= warps[i].finite;
-    }
-    __syncthreads();
-    return own;
-}
-
-// The likeliest token of each part of a row that `draws` allows. logits [rows][size]; parts
-// [rows][gridDim.x]. Grid: parts, rows; 256 threads.
+// logits [rows][size]; parts [rows][gridDim.x]. Grid: parts, rows; 256 threads.
 extern "C" __global__ void __launch_bounds__(256)
     sample_blocks(const __grid_constant__ Draws draws, const float* logits, Candidate* parts, int size) {
+    __shared__ SampleShared shared;
     launch_dependents();
     wait_for_previous();
-    const Draw& draw = draws.row[blockIdx.y];
-    logits += (size_t)blockIdx.y * size;
-    Candidate own = {-INFINITY, 0xffffffffu, -INFINITY, 1};
-    for (int i = blockIdx.x * 256 + threadIdx.x; i < size; i += gridDim.x * 256) {
-        const float logit = logits[i];
-        own.finite &= (__float_as_uint(logit) & 0x7fffffffu) < 0x7f800000u;
-        if (allows(draw, i)) choose(own.value, own.token, logit, i);
-    }
-    own.largest = own.value;
-    own = reduce(own);
-    if (threadIdx.x == 0) parts[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = own;
+    const int row = blockIdx.y;
+    sample_part(Cta(), shared, draws.row[row], logits + (size_t)row * size, parts + (size_t)row * gridDim.x, size,
+                blockIdx.x, gridDim.x);
 }
 
-// The token of each row, of those that `draws` allows: with a temperature, of scaled logits plus noise. `parts` are those of sample_blocks
-// with the same grid; `best` [rows][gridDim.x]; arrived [rows], zero before and afterwards. tokens, faults
-// [rows]: a fault is 1 if a logit is not finite.
+// The same grid; best [rows][gridDim.x], arrived, tokens, faults [rows].
 extern "C" __global__ void __launch_bounds__(256)
     sample_finish(const __grid_constant__ Draws draws, const float* logits, const Candidate* parts, Candidate* best,
                   u32* arrived, u32* tokens, float* faults, int size) {
-    __shared__ bool last;
+    __shared__ SampleShared shared;
     launch_dependents();
     wait_for_previous();
-    const Draw& draw = draws.row[blockIdx.y];
-    parts += (size_t)blockIdx.y * gridDim.x;
-    best += (size_t)blockIdx.y * gridDim.x;
-    Candidate own = {-INFINITY, 0xffffffffu, -INFINITY, 1};
-    for (int i = threadIdx.x; i < (int)gridDim.x; i += 256) {
-        const Candidate part = parts[i];
-        choose(own.value, own.token, part.value, part.token);
-        own.finite &= part.finite;
-        own.largest = part.largest > own.largest ? part.largest : own.largest;
-    }
-    own = reduce(own);
-    const u32 finite = own.finite;
-    if (draw.temperature != 0.0f) {
-        const float largest = own.largest;
-        own.value = -INFINITY, own.token = 0xffffffffu;
-        logits += (size_t)blockIdx.y * size;
-        for (int four = blockIdx.x * 256 + threadIdx.x; four * 4 < size; four += gridDim.x * 256) {
-            u32 words[4] = {(u32)four, 0, draw.position[0], draw.position[1]};
-            philox(words, draw.seed[0], draw.seed[1]);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int id = four * 4 + i;
-                if (id < size && allows(draw, id))
-                    choose(own.value, own.token, (logits[id] - largest) / draw.temperature + gumbel(words[i]), id);
-            }
-        }
-        own = reduce(own);
-    }
-    if (threadIdx.x == 0) {
-        best[blockIdx.x] = own;
-        __threadfence();
-        last = atomicAdd(arrived + blockIdx.y, 1) == gridDim.x - 1;
-        if (last) arrived[blockIdx.y] = 0;
-    }
-    __syncthreads();
-    if (!last) return;
-    __threadfence();
-    Candidate all = {-INFINITY, 0xffffffffu, -INFINITY, 1};
-    for (int i = threadIdx.x; i < (int)gridDim.x; i += 256) choose(all.value, all.token, best[i].value, best[i].token);
-    all = reduce(all);
-    if (threadIdx.x == 0) {
-        tokens[blockIdx.y] = finite ? all.token : 0;
-        faults[blockIdx.y] = finite ? 0.0f : 1.0f;
-    }
+    const int row = blockIdx.y;
+    const size_t own = (size_t)row * gridDim.x;
+    sample_row(Cta(), shared, draws.row[row], logits + (size_t)row * size, parts + own, best + own, arrived + row,
+               tokens + row, faults + row, size, blockIdx.x, gridDim.x);
 }

@@ -16,6 +16,7 @@
 #include "../delta_token.cu"
 #include "../heads.cu"
 #include "../medium.cu"
+#include "../persistent.cu"
 #include "../quantize.cu"
 #include "../rows.cu"
 #include "../sample.cu"
@@ -34,16 +35,24 @@ struct Fiber {
     void* stack;
     void* memory;
     bool done;
+    unsigned block, thread;
     PendingProducts products;
 };
 
+// A block that runs.
+struct Block {
+    unsigned char* shared = (unsigned char*)aligned_alloc(1024, SHARED);
+    Index index;
+    Exchange exchanges[32];
+    // Threads that have arrived, and how often all have: of the block, of each warp, of each named barrier.
+    unsigned arrived[49], rounds[49];
+};
+
 std::vector<Fiber> fibers;
+std::vector<Block> blocks;
 void* scheduler;
 size_t current;
 std::function<void()> body;
-Exchange exchanges[32];
-// Threads that have arrived, and how often all have: of the block, then of each warp.
-unsigned arrived[33], rounds[33];
 
 extern "C" void switch_fiber(void** from, void* to);
 asm(R"(
@@ -86,29 +95,44 @@ void start(Fiber& fiber) {
     fiber.products = {};
 }
 
+Block& own_block() { return blocks[fibers[current].block]; }
+
 void sync(int group, unsigned count) {
-    const unsigned round = rounds[group];
-    if (++arrived[group] == count) {
-        arrived[group] = 0;
-        rounds[group]++;
+    Block& own = own_block();
+    const unsigned round = own.rounds[group];
+    if (++own.arrived[group] == count) {
+        own.arrived[group] = 0;
+        own.rounds[group]++;
     } else {
-        while (rounds[group] == round) yield_thread();
+        while (own.rounds[group] == round) yield_thread();
     }
 }
 
-void run_block(unsigned threads) {
-    memset(emulated_shared, 0xff, SHARED);
-    memset(arrived, 0, sizeof(arrived));
-    while (fibers.size() < threads) fibers.push_back({});
-    for (unsigned i = 0; i < threads; i++) start(fibers[i]);
+// Runs blocks, which may wait for each other.
+void run_blocks(const std::vector<Index>& indices, unsigned threads) {
+    while (blocks.size() < indices.size()) blocks.emplace_back();
+    const size_t count = indices.size() * threads;
+    while (fibers.size() < count) fibers.push_back({});
+    for (size_t b = 0; b < indices.size(); b++) {
+        blocks[b].index = indices[b];
+        memset(blocks[b].shared, 0xff, SHARED);
+        memset(blocks[b].arrived, 0, sizeof(blocks[b].arrived));
+        for (unsigned i = 0; i < threads; i++) {
+            Fiber& fiber = fibers[b * threads + i];
+            start(fiber);
+            fiber.block = b, fiber.thread = i;
+        }
+    }
     for (bool running = true; running;) {
         running = false;
-        for (unsigned i = 0; i < threads; i++) {
-            // Every other launch in the opposite order.
-            current = blockIdx.x % 2 ? threads - 1 - i : i;
+        for (size_t i = 0; i < count; i++) {
+            // Every other block in the opposite order.
+            current = indices[0].x % 2 ? count - 1 - i : i;
             if (fibers[current].done) continue;
             running = true;
-            threadIdx.x = current;
+            threadIdx.x = fibers[current].thread;
+            blockIdx = own_block().index;
+            emulated_shared = own_block().shared;
             switch_fiber(&scheduler, fibers[current].stack);
         }
     }
@@ -134,7 +158,7 @@ const std::map<std::string, Launch>& kernels() {
         KERNEL(skinny_row_4_16_2), KERNEL(skinny_row_4_16_1), KERNEL(skinny_row_4_8_2),
         KERNEL(skinny_row_4_8_1), KERNEL(skinny_row_8_8_2), KERNEL(skinny_row_8_8_1), KERNEL(medium_4_32), KERNEL(medium_4_64), KERNEL(medium_8_32), KERNEL(medium_8_64),
         KERNEL(delta_64), KERNEL(delta_128), KERNEL(delta_inputs_64), KERNEL(delta_inputs_128), KERNEL(conv_state), KERNEL(delta_token_64), KERNEL(delta_token_128),
-        KERNEL(heads), KERNEL(quantize), KERNEL(quantize_norm), KERNEL(quantize_gated),
+        KERNEL(heads), KERNEL(persistent), KERNEL(quantize), KERNEL(quantize_norm), KERNEL(quantize_gated),
         KERNEL(quantize_gated_norm), KERNEL(rms_norm), KERNEL(embed_4), KERNEL(embed_8),
         KERNEL(attend_few_64_4), KERNEL(attend_few_64_4_deep), KERNEL(attend_few_64_16), KERNEL(attend_many_64), KERNEL(attend_few_128_4), KERNEL(attend_few_128_4_deep),
         KERNEL(attend_few_128_16), KERNEL(attend_many_128), KERNEL(attend_few_256_4), KERNEL(attend_few_256_4_deep), KERNEL(attend_few_256_16),
@@ -148,8 +172,9 @@ const std::map<std::string, Launch>& kernels() {
 void yield_thread() { switch_fiber(&fibers[current].stack, scheduler); }
 void sync_block() { sync(0, blockDim.x); }
 void sync_warp() { sync(1 + threadIdx.x / 32, 32); }
+void sync_threads(int barrier, int count) { sync(33 + barrier, count); }
 PendingProducts& own_products() { return fibers[current].products; }
-Exchange& own_warp() { return exchanges[threadIdx.x / 32]; }
+Exchange& own_warp() { return own_block().exchanges[threadIdx.x / 32]; }
 
 extern "C" {
 
@@ -159,6 +184,11 @@ struct LaunchConfig {
     void* attributes;
     unsigned num_attributes;
 };
+struct LaunchAttribute {
+    unsigned id, padding;
+    unsigned long long value[8];
+};
+constexpr unsigned COOPERATIVE = 2;
 struct Copy2D {
     size_t from_x, from_y;
     int from_kind;
@@ -187,6 +217,7 @@ int cuDevicePrimaryCtxRetain(void** context, int) { return *context = nullptr, 0
 int cuCtxSetCurrent(void*) { return 0; }
 int cuStreamCreate(void** stream, unsigned) { return *stream = nullptr, 0; }
 int cuStreamSynchronize(void*) { return 0; }
+int cuStreamQuery(void*) { return 0; }
 int cuEventCreate(void** event, unsigned) { return *event = nullptr, 0; }
 int cuEventDestroy_v2(void*) { return 0; }
 int cuEventRecord(void*, void*) { return 0; }
@@ -226,13 +257,19 @@ int cuGetErrorString(int error, const char** text) {
 }
 
 int cuLaunchKernelEx(const LaunchConfig* config, const Launch* kernel, void** values, void**) {
-    if (!emulated_shared) emulated_shared = (unsigned char*)aligned_alloc(1024, SHARED);
     if (config->shared > 227 << 10 || config->block_x % 32 || config->block_x > 1024) return 1;
     blockDim = {config->block_x, 1, 1}, gridDim = {config->grid_x, config->grid_y, config->grid_z};
     body = [&] { (*kernel)(values); };
-    for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
-        for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
-            for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) run_block(config->block_x);
+    std::vector<Index> all;
+    for (unsigned z = 0; z < gridDim.z; z++)
+        for (unsigned y = 0; y < gridDim.y; y++)
+            for (unsigned x = 0; x < gridDim.x; x++) all.push_back({x, y, z});
+    const auto* attribute = (const LaunchAttribute*)config->attributes;
+    if (config->num_attributes == 1 && attribute->id == COOPERATIVE) {
+        run_blocks(all, config->block_x);
+    } else {
+        for (const Index& index : all) run_blocks({index}, config->block_x);
+    }
     return 0;
 }
 

@@ -1,4 +1,5 @@
-// The part of CUDA that the kernels use, for g++: a thread is a fiber, a block runs after another. Finds
+// The part of CUDA that the kernels use, for g++: a thread is a fiber; a block runs after
+// another, and all of a cooperative launch together. Finds
 // wrong indices, missing barriers and misaligned copies; knows nothing of caches, registers or time.
 #pragma once
 #define EMULATED
@@ -14,6 +15,7 @@
 #define __global__
 #define __shared__ static
 #define __forceinline__ inline
+#define __noinline__
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -62,6 +64,7 @@ inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned l
 void yield_thread();
 void sync_block();
 void sync_warp();
+void sync_threads(int barrier, int count);
 
 // What the lanes of a warp exchange.
 struct Exchange {
@@ -103,6 +106,18 @@ T atomicMax(T* to, T value) {
     const T before = *to;
     *to = before < value ? value : before;
     return before;
+}
+
+inline unsigned max_of_warp(unsigned x) {
+    for (int distance = 16; distance; distance /= 2) {
+        const unsigned other = __shfl_xor_sync(0u, x, distance);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+inline int sum_of_warp(int x) {
+    for (int distance = 16; distance; distance /= 2) x += __shfl_xor_sync(0u, x, distance);
+    return x;
 }
 
 extern unsigned char* emulated_shared;
@@ -157,6 +172,8 @@ inline void copy_16(unsigned to, const void* from) {
 inline void commit_copies() {}
 template <int LEFT>
 void wait_for_copies() {}
+inline void add_release(unsigned* to, unsigned value) { *to += value; }
+inline unsigned load_acquire(const unsigned* from) { return *from; }
 inline void launch_dependents() {}
 inline void wait_for_previous() {}
 

@@ -205,6 +205,70 @@ pub type DrawList = [DrawParameters; 64];
 /// Bytes of a candidate of sampling.
 pub const CANDIDATE_BYTES: usize = 16;
 
+/// Operations of the persistent kernel, as it numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum OperationKind {
+    ProductOfRow,
+    ProductOfIntegers,
+    Gated,
+    DeltaToken64,
+    DeltaToken128,
+    Heads,
+    Scores64,
+    Scores128,
+    Scores256,
+    Values64,
+    Values128,
+    Values256,
+    Embed4,
+    Embed8,
+    RmsNorm,
+    SampleParts,
+    SampleRow,
+}
+
+/// Threads of a block of the persistent kernel, most bytes of an operation, and shared memory that
+/// an operation has for itself.
+pub const PERSISTENT_THREADS: u32 = 512;
+pub const OPERATION_BYTES: usize = 1024;
+pub const PERSISTENT_SCRATCH: usize = 81_024;
+
+/// Where heads come from and go to.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct HeadArrays {
+    pub q: u64,
+    pub k: u64,
+    pub v: u64,
+    pub query_weight: u64,
+    pub key_weight: u64,
+    pub frequencies: u64,
+    pub out: u64,
+}
+
+/// Attention of few queries in two operations.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct TokenAttention {
+    pub q: u64,
+    pub out: u64,
+    pub scores: u64,
+    pub partials: u64,
+    pub arrived: u64,
+    pub gates: OutputGates,
+    pub heads: i32,
+    pub kv_heads: i32,
+    pub quads: i32,
+    pub blocks: i32,
+    pub rows: i32,
+    pub scale: f32,
+}
+
+/// Queries that are computed together, and columns of values.
+pub const ATTENTION_QUAD: i32 = 4;
+pub const ATTENTION_SLICE: i32 = 64;
+
 /// Most shared memory that a block may have.
 pub const MAX_SHARED: usize = 227 << 10;
 

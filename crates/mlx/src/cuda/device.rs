@@ -14,6 +14,7 @@ use super::{
     compile::{CacheUse, CompileOptions, Sources, cubins},
     download::Pinned,
     driver::{Driver, Handle},
+    operations::Operations,
 };
 
 /// An open device with all kernels loaded.
@@ -33,6 +34,8 @@ pub struct Device {
     pub(super) staging: Mutex<Staging>,
     /// Pieces of pinned memory for downloads that are waited for later.
     pub(super) pinned: Mutex<Vec<Pinned>>,
+    /// Operations to be launched.
+    pub(super) operations: Mutex<Operations>,
 }
 
 /// A kernel on the device.
@@ -150,7 +153,7 @@ impl Device {
         let functions = load(CacheUse::Read).or_else(|_| load(CacheUse::Renew))?;
         let multiprocessors = attribute(MULTIPROCESSORS)? as u32;
         let name = format!("{name} sm_{major}{minor}");
-        let (staging, pinned) = Default::default();
+        let (staging, pinned, operations) = Default::default();
         Ok(Device {
             driver,
             context,
@@ -162,6 +165,7 @@ impl Device {
             functions,
             staging,
             pinned,
+            operations,
         })
     }
 
@@ -187,6 +191,12 @@ impl Device {
     /// # Errors
     /// A kernel failed.
     pub fn synchronize(&self) -> Result<()> {
+        self.launch_operations()?;
+        self.wait()
+    }
+
+    /// Waits until the device has done everything launched so far.
+    pub(super) fn wait(&self) -> Result<()> {
         let driver = self.enter();
         // SAFETY: the stream exists as long as the process.
         driver.check(unsafe { (driver.synchronize)(self.stream) }, "finish a kernel")

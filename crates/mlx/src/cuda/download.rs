@@ -11,11 +11,11 @@ use super::{
     driver::{Address, Handle},
 };
 
-/// Pinned host memory, with an event that is reached once it is filled.
+/// Pinned host memory, with an event that is reached once the device has filled or read it.
 pub(super) struct Pinned {
-    memory: *mut u8,
+    pub memory: *mut u8,
     bytes: usize,
-    event: Handle,
+    pub event: Handle,
 }
 
 // SAFETY: the memory is the process's, and has one holder at a time.
@@ -39,6 +39,7 @@ impl Device {
     /// # Errors
     /// The device failed, or there is no pinned memory left.
     pub(crate) fn start_download(&self, from: Address, bytes: usize) -> Result<Download> {
+        self.launch_operations()?;
         let driver = self.enter();
         let pinned = self.take_pinned(bytes)?;
         // SAFETY: the memory has room for the bytes, and is used again only once the event was
@@ -56,8 +57,12 @@ impl Device {
         if let Some(at) = free.iter().position(|pinned| pinned.bytes >= bytes) {
             return Ok(free.swap_remove(at));
         }
+        drop(free);
+        self.new_pinned(bytes.next_power_of_two().max(LEAST_BYTES))
+    }
+
+    pub(super) fn new_pinned(&self, bytes: usize) -> Result<Pinned> {
         let driver = self.enter();
-        let bytes = bytes.next_power_of_two().max(LEAST_BYTES);
         let mut pinned = Pinned { memory: std::ptr::null_mut(), bytes, event: 0 };
         // SAFETY: the functions write a handle and an address, which exist as long as the process.
         unsafe {
@@ -65,6 +70,19 @@ impl Device {
             driver.check((driver.allocate_host)(&mut pinned.memory, bytes), "allocate host memory")?;
         }
         Ok(pinned)
+    }
+}
+
+impl Pinned {
+    /// Writes parts one after another, for which there must be room.
+    pub(super) fn fill(&mut self, parts: &[&[u8]]) {
+        let mut at = 0;
+        for part in parts {
+            assert!(at + part.len() <= self.bytes, "pinned memory of {} bytes", self.bytes);
+            // SAFETY: there is room, and the device does not read the memory now.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), self.memory.add(at), part.len()) };
+            at += part.len();
+        }
     }
 }
 

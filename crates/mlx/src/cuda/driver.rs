@@ -79,7 +79,7 @@ pub(super) struct LaunchConfig {
     pub num_attributes: c_uint,
 }
 
-/// The attribute that lets a kernel start before the previous one ends.
+/// How a kernel is launched.
 #[repr(C)]
 pub(super) struct LaunchAttribute {
     id: c_uint,
@@ -88,8 +88,12 @@ pub(super) struct LaunchAttribute {
 }
 
 impl LaunchAttribute {
+    /// It may start before the previous kernel ends.
     pub(super) const DEPENDENT: LaunchAttribute =
         LaunchAttribute { id: 6, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] };
+    /// All of its blocks run at the same time, or the launch fails.
+    pub(super) const COOPERATIVE: LaunchAttribute =
+        LaunchAttribute { id: 2, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] };
 }
 
 /// A copy of rows between two places on the device, in the driver's layout.
@@ -155,6 +159,7 @@ functions! {
         set_context = "cuCtxSetCurrent": fn(Handle);
         create_stream = "cuStreamCreate": fn(*mut Handle, c_uint);
         synchronize = "cuStreamSynchronize": fn(Handle);
+        query_stream = "cuStreamQuery": fn(Handle);
         create_event = "cuEventCreate": fn(*mut Handle, c_uint);
         record_event = "cuEventRecord": fn(Handle, Handle);
         wait_for_event = "cuEventSynchronize": fn(Handle);

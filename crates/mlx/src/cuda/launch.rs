@@ -43,6 +43,16 @@ impl Arguments {
     }
 }
 
+impl Arguments {
+    /// All parameters, each at a multiple of 8 bytes.
+    pub(super) fn words(&self) -> &[u64] {
+        &self.words
+    }
+}
+
+/// Blocks, threads of a block, and bytes of its dynamic shared memory.
+pub(super) type LaunchSize = ([u32; 3], u32, usize);
+
 impl Device {
     /// Queues a kernel: `grid` blocks of `threads` threads, with `shared` bytes of dynamic shared
     /// memory. It may start before the previous kernel has ended, and waits for that kernel itself
@@ -59,6 +69,20 @@ impl Device {
         grid: [u32; 3],
         threads: u32,
         shared: usize,
+        arguments: &Arguments,
+    ) -> Result<()> {
+        self.launch_operations()?;
+        let size = (grid, threads, shared);
+        let launch = || self.launch_now(name, size, &LaunchAttribute::DEPENDENT, arguments);
+        if profile::times_on_device() { self.timed(name, launch) } else { profile::timed(name, launch) }
+    }
+
+    /// Launches a kernel after what was launched before.
+    pub(super) fn launch_now(
+        &self,
+        name: &'static str,
+        (grid, threads, shared): LaunchSize,
+        attribute: &'static LaunchAttribute,
         arguments: &Arguments,
     ) -> Result<()> {
         let (driver, function) = (self.enter(), self.function(name));
@@ -80,21 +104,20 @@ impl Device {
             block: [threads, 1, 1],
             shared,
             stream: self.stream,
-            attributes: &LaunchAttribute::DEPENDENT,
+            attributes: attribute,
             num_attributes: 1,
         };
         // SAFETY: the driver copies the parameters now, which are as many and as large as the
         // kernel's; the kernel touches memory of the device alone.
-        let launch = || unsafe {
-            driver.check((driver.launch)(&config, function.handle, pointers.as_ptr(), std::ptr::null()), name)
-        };
-        if profile::times_on_device() { self.timed(name, launch) } else { profile::timed(name, launch) }
+        let status =
+            unsafe { (driver.launch)(&config, function.handle, pointers.as_ptr(), std::ptr::null()) };
+        driver.check(status, name)
     }
 
     /// Launches a kernel, waits for it and counts the time that the device took.
-    fn timed(&self, name: &'static str, launch: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(super) fn timed(&self, name: &'static str, launch: impl FnOnce() -> Result<()>) -> Result<()> {
         let (driver, mut events, mut ms) = (self.enter(), [0, 0], 0.0);
-        self.synchronize()?;
+        self.wait()?;
         // SAFETY: the functions write handles, which are used as long as they exist, and a number.
         unsafe {
             for event in &mut events {

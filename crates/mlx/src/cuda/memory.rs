@@ -133,7 +133,7 @@ impl Pool {
 }
 
 impl Device {
-    fn allocate(&self, bytes: usize) -> Result<Address> {
+    pub(super) fn allocate(&self, bytes: usize) -> Result<Address> {
         let driver = self.enter();
         let mut pointer = 0;
         // SAFETY: the function writes the address.
@@ -148,6 +148,7 @@ impl Device {
     /// # Errors
     /// The device failed.
     pub fn upload(&self, to: Address, bytes: &[u8]) -> Result<()> {
+        self.launch_operations()?;
         let driver = self.enter();
         // SAFETY: the driver has read pageable memory when this returns.
         let status = unsafe { (driver.upload)(to, bytes.as_ptr(), bytes.len(), self.stream) };
@@ -159,6 +160,7 @@ impl Device {
     /// # Errors
     /// The device failed, now or in an earlier kernel.
     pub fn download(&self, from: Address, bytes: &mut [u8]) -> Result<()> {
+        self.launch_operations()?;
         let driver = self.enter();
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         if staging.bytes == 0 {
@@ -191,6 +193,7 @@ impl Device {
     /// # Errors
     /// The device failed.
     pub fn clear(&self, to: Address, bytes: usize) -> Result<()> {
+        self.launch_operations()?;
         let driver = self.enter();
         // SAFETY: memory of the device alone changes.
         driver.check(unsafe { (driver.fill)(to, 0, bytes, self.stream) }, "clear memory")
@@ -211,6 +214,7 @@ impl Device {
         if width == 0 || rows == 0 {
             return Ok(());
         }
+        self.launch_operations()?;
         let driver = self.enter();
         let copy = Copy2D::new(places, pitches, width, rows);
         // SAFETY: the driver reads the description now; memory of the device alone changes.

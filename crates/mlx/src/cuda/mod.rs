@@ -13,6 +13,7 @@ mod driver;
 mod launch;
 mod memory;
 pub(crate) mod on_device;
+mod operations;
 
 pub(crate) use self::memory::{active_memory, clear_cache, peak_memory, reset_peak_memory};
 pub use self::{
@@ -22,6 +23,7 @@ pub use self::{
     driver::has_library,
     launch::Arguments,
     memory::Buffer,
+    operations::{OperationWeights, PersistentKernel},
 };
 
 /// A failure of the driver, of NVRTC or of the device.

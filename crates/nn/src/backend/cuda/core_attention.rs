@@ -3,8 +3,8 @@
 use kernels::{
     RopePairs,
     cuda::{
-        AttentionSpan, AttentionSpans, HeadSizes, HeadSpan, HeadSpans, OutputGates, few_shared, many_queries,
-        many_shared,
+        ATTENTION_QUAD, ATTENTION_SLICE, AttentionSpan, AttentionSpans, HeadArrays, HeadSizes, HeadSpan,
+        HeadSpans, OperationKind, OutputGates, TokenAttention, few_shared, many_queries, many_shared,
     },
 };
 use mlx::{Array, Dtype, cuda::Arguments};
@@ -12,6 +12,7 @@ use mlx::{Array, Dtype, cuda::Arguments};
 use super::{
     super::cpu,
     launch::{counters, device, empty, fall_back, is_f32, launch, resident, resident_f32, zeros},
+    persistent::{self, queue},
 };
 use crate::{CoreAttention, KEY_BLOCK, KvRow, RmsNorm};
 
@@ -160,16 +161,21 @@ fn rotate_and_append(
     };
     let out = empty(&[q.dim(0), heads * dim]);
     let from = |x: &Array| x.device_address() + first as u64 * x.dim(1) as u64 * 4;
-    let arguments = Arguments::new()
-        .with(spans)
-        .with(sizes)
-        .with(from(q))
-        .with(from(k))
-        .with(from(v))
-        .with(weight(norm(0)))
-        .with(weight(norm(1)))
-        .with(attention.on_device().frequencies.device_address())
-        .with(from(&out));
+    let arrays = HeadArrays {
+        q: from(q),
+        k: from(k),
+        v: from(v),
+        query_weight: weight(norm(0)),
+        key_weight: weight(norm(1)),
+        frequencies: attention.on_device().frequencies.device_address(),
+        out: from(&out),
+    };
+    if is_single(end - first) {
+        let arguments = Arguments::new().with(sizes).with(arrays).with(1i32).with(1i32);
+        queue("heads", OperationKind::Heads, arguments.with(spans.spans[0]));
+        return out;
+    }
+    let arguments = Arguments::new().with(spans).with(sizes).with(arrays);
     let grid = [(end - first) as usize, (heads + 2 * kv_heads) as usize, 1];
     launch("heads", grid, *dim as u32, 0, arguments);
     out
@@ -213,6 +219,9 @@ fn attention_spans(rows: &[&Placed], chunks: impl Fn(&Placed) -> i32) -> (Attent
 #[track_caller]
 fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: OutputGates, out: &Array) {
     let Some(longest) = rows.iter().map(|row| row.past + row.tokens).max() else { return };
+    if is_single(q.dim(0)) {
+        return attend_token(attention, q, rows[0], gates, out);
+    }
     let CoreAttention { heads, kv_heads, head_dim: dim, .. } = attention;
     let queries = rows.iter().map(|row| row.tokens * heads / kv_heads).max().unwrap_or(0);
     let queries = if queries <= 4 { 4 } else { FEW };
@@ -245,6 +254,45 @@ fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: Out
         .with(gates);
     let shared = few_shared(*dim as usize, queries as usize, deep);
     launch(name, [blocks as usize, *kv_heads as usize, rows.len()], 256, shared, arguments);
+}
+
+/// Whether a step of so many tokens is queued for the persistent kernel.
+fn is_single(tokens: i32) -> bool {
+    tokens == 1 && persistent::is_allowed()
+}
+
+/// Attention of a single token.
+#[track_caller]
+fn attend_token(attention: &CoreAttention, q: &Array, row: &Placed, gates: OutputGates, out: &Array) {
+    let CoreAttention { heads, kv_heads, head_dim: dim, .. } = attention;
+    let quads = (heads / kv_heads + ATTENTION_QUAD - 1) / ATTENTION_QUAD;
+    let blocks = (row.past + 1 + KEY_BLOCK - 1) / KEY_BLOCK;
+    let slices = dim / ATTENTION_SLICE;
+    let scores = empty(&[kv_heads * quads, blocks * KEY_BLOCK, ATTENTION_QUAD]);
+    let partials = empty(&[kv_heads * quads * slices, blocks, ATTENTION_QUAD, ATTENTION_SLICE + 2]);
+    let own = TokenAttention {
+        q: q.device_address(),
+        out: out.device_address(),
+        scores: scores.device_address(),
+        partials: partials.device_address(),
+        arrived: counters((kv_heads * quads * slices) as usize),
+        gates,
+        heads: *heads,
+        kv_heads: *kv_heads,
+        quads,
+        blocks,
+        rows: 1,
+        scale: attention.softmax.scale,
+    };
+    let (spans, _) = attention_spans(&[row], |_| 0);
+    let (scores, values) = match dim {
+        64 => (OperationKind::Scores64, OperationKind::Values64),
+        128 => (OperationKind::Scores128, OperationKind::Values128),
+        _ => (OperationKind::Scores256, OperationKind::Values256),
+    };
+    for (name, kind) in [("scores", scores), ("values", values)] {
+        queue(name, kind, Arguments::new().with(own).with(spans.spans[0]));
+    }
 }
 
 #[track_caller]

@@ -3,13 +3,16 @@
 
 use std::rc::Rc;
 
-use kernels::cuda::{DeltaSizes, DeltaSpan, DeltaSpans, DeltaStep, DeltaToken, DeltaTokenList};
+use kernels::cuda::{
+    DeltaSizes, DeltaSpan, DeltaSpans, DeltaStep, DeltaToken, DeltaTokenList, OperationKind,
+};
 use mlx::{Array, cuda::Arguments};
 
 use super::{
     super::cpu,
     delta_state::{DeviceDeltaNet, DeviceDraft, DeviceTokens, Move, run_delta, shift},
     launch::{empty, fall_back, is_f32, launch, resident},
+    persistent::{self, queue},
 };
 use crate::{
     DeltaHeads, DeltaNet, DeltaRow,
@@ -215,12 +218,8 @@ fn single_tokens(
         Some(DeltaToken { past, next, before, after, token: state.start, padding: 0 })
     };
     let tokens: Vec<DeltaToken> = states.iter().filter_map(token).collect();
-    let name = if heads.key_dim == 64 { "delta_token_64" } else { "delta_token_128" };
-    for tokens in tokens.chunks(64) {
-        let mut list: DeltaTokenList = [DeltaToken::default(); 64];
-        list[..tokens.len()].copy_from_slice(tokens);
-        let arguments = Arguments::new()
-            .with(list)
+    let arguments = |arguments: Arguments| {
+        arguments
             .with(net.sizes)
             .with(qkv.device_address())
             .with(net.taps.device_address())
@@ -228,7 +227,23 @@ fn single_tokens(
             .with(a.device_address())
             .with(net.neg_exp_a.device_address())
             .with(net.dt_bias.device_address())
-            .with(out.device_address());
+            .with(out.device_address())
+    };
+    if let [token] = tokens[..]
+        && qkv.dim(0) == 1
+        && persistent::is_allowed()
+    {
+        let (kind, name) = match heads.key_dim {
+            64 => (OperationKind::DeltaToken64, "delta_token_64"),
+            _ => (OperationKind::DeltaToken128, "delta_token_128"),
+        };
+        return queue(name, kind, arguments(Arguments::new()).with(1i32).with(token));
+    }
+    let name = if heads.key_dim == 64 { "delta_token_64" } else { "delta_token_128" };
+    for tokens in tokens.chunks(64) {
+        let mut list: DeltaTokenList = [DeltaToken::default(); 64];
+        list[..tokens.len()].copy_from_slice(tokens);
+        let arguments = arguments(Arguments::new().with(list));
         // 32 rows of a head's state each.
         launch(name, [heads.value_width() as usize / 32, tokens.len(), 1], 128, 0, arguments);
     }

@@ -1,6 +1,9 @@
 //! Linear layers with quantised weights in tiles on the device.
 
-use kernels::{Affine, cuda::TiledLayout};
+use kernels::{
+    Affine,
+    cuda::{OperationKind, TiledLayout},
+};
 use mlx::{
     Array, Dtype, FrozenArray, Result,
     cuda::{Arguments, Buffer},
@@ -11,6 +14,7 @@ use super::{
     super::cpu,
     launch::{device, empty, fall_back, launch, resident, resident_f32},
     matrix::DeviceMatrix,
+    persistent::{self, queue},
     products::{Product, Source, multiply},
 };
 use crate::{Linear, Matrix, Precision, RmsNorm, precision, storage::WeightStorage};
@@ -100,6 +104,13 @@ pub(super) fn output_shape(x: &Array, linear: &Linear) -> Vec<i32> {
     [&x.shape()[..x.ndim() - 1], &[outputs]].concat()
 }
 
+/// See [`cpu::check_token_ids`]. Tokens in the device's memory are those that its sampler chose, all
+/// of which are in the vocabulary: they are not read.
+#[track_caller]
+pub(crate) fn check_token_ids(tokens: &Array, vocab_size: u32) -> Array {
+    if tokens.on_device() { tokens.clone() } else { cpu::check_token_ids(tokens, vocab_size) }
+}
+
 /// See [`Linear::rows`].
 #[track_caller]
 pub(crate) fn rows(linear: &Linear, indices: &Array, dtype: Option<Dtype>) -> Array {
@@ -114,8 +125,14 @@ pub(crate) fn rows(linear: &Linear, indices: &Array, dtype: Option<Dtype>) -> Ar
             .with(out.device_address())
             .with(matrix.inputs)
             .with(matrix.layout.segments() as i32);
-        let name = if matrix.layout.bits == 4 { "embed_4" } else { "embed_8" };
-        launch(name, [n as usize, 1, 1], 256, 0, arguments);
+        let (name, kind) = match matrix.layout.bits {
+            4 => ("embed_4", OperationKind::Embed4),
+            _ => ("embed_8", OperationKind::Embed8),
+        };
+        match n == 1 && persistent::is_allowed() {
+            true => queue(name, kind, arguments.with(1i32)),
+            false => launch(name, [n as usize, 1, 1], 256, 0, arguments),
+        }
     }
     out.astype(dtype.unwrap_or(Dtype::Bfloat16))
 }

@@ -12,6 +12,7 @@ mod matrix;
 mod mlp;
 mod norm;
 mod open;
+mod persistent;
 mod products;
 mod residual;
 mod sample;
@@ -21,7 +22,7 @@ pub(crate) use self::{
     delta_net::delta_net,
     delta_state::{DeviceDeltaNet, DeviceDraft, DeviceHeads, commit},
     launch::{take_fallbacks, zeros},
-    linear::{prepack, project, rows},
+    linear::{check_token_ids, prepack, project, rows},
     matrix::DeviceMatrix,
     mlp::feed_forward,
     norm::rms_norm,
@@ -30,10 +31,11 @@ pub(crate) use self::{
 };
 pub use self::{
     open::{KernelOptions, kernel_logs, set_kernel_options},
+    persistent::allow_persistent_kernel,
     products::allow_warpgroups,
     sample::{AllowedTokens, PlainDraw, TokenList, sample_plain},
 };
 pub(crate) use super::cpu::{
-    append_kv, attend, attend_both_ways, attend_cached, attend_latent, attend_together, causal_conv,
-    check_token_ids, gated, gated_delta, gelu, grouped_linear, layer_norm, quantize, rope, top_k,
+    append_kv, attend, attend_both_ways, attend_cached, attend_latent, attend_together, causal_conv, gated,
+    gated_delta, gelu, grouped_linear, layer_norm, quantize, rope, top_k,
 };

@@ -1,10 +1,12 @@
 //! RMS norm.
 
+use kernels::cuda::OperationKind;
 use mlx::{Array, cuda::Arguments};
 
 use super::{
     super::cpu,
     launch::{empty, is_f32, launch, resident, resident_f32},
+    persistent::{self, queue},
 };
 use crate::RmsNorm;
 
@@ -25,6 +27,10 @@ pub(crate) fn rms_norm(x: &Array, weight: &Array, eps: f32) -> Array {
         .with(out.device_address())
         .with(size)
         .with(eps);
+    if x.size() == size as usize && persistent::is_allowed() {
+        queue("rms_norm", OperationKind::RmsNorm, arguments.with(1i32));
+        return out;
+    }
     launch("rms_norm", [x.size() / size as usize, 1, 1], 256, size as usize * 4, arguments);
     out
 }

@@ -3,15 +3,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernels::cuda::{
-    InputRow, MAX_SHARED, ProductPart, ProductParts, QuantizedRows, TILE_FEATURES, WARPGROUP_BLOCK,
-    WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared,
-    skinny_shared, warpgroup_shared, wide_shared,
+    InputRow, MAX_SHARED, OperationKind, ProductPart, ProductParts, QuantizedRows, TILE_FEATURES,
+    WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS,
+    medium_shared, skinny_shared, warpgroup_shared, wide_shared,
 };
 use mlx::{Array, Dtype, cuda::Arguments};
 
 use super::{
     launch::{device, empty, empty_of, launch, resident_f32},
     matrix::DeviceMatrix,
+    persistent::{self, ProductRow, queue, queue_product},
 };
 use crate::{Linear, RmsNorm};
 
@@ -77,8 +78,7 @@ impl Layout {
     }
 }
 
-/// Off: alone their products have run on an H100, in a model on the emulated device only.
-static WARPGROUPS: AtomicBool = AtomicBool::new(false);
+static WARPGROUPS: AtomicBool = AtomicBool::new(true);
 
 /// Whether products of many rows may use the instructions of warpgroups on GPUs that have them: for
 /// tests and measurements, since no bit depends on it.
@@ -102,6 +102,9 @@ pub(super) struct Product<'a> {
 /// All products of rows of inputs, up to four matrices of the same width of codes in one launch.
 #[track_caller]
 pub(super) fn multiply(source: Source, [rows, inputs]: [i32; 2], products: &[Product]) {
+    if rows == 1 && persistent::is_allowed() && queue_row(source, products) {
+        return;
+    }
     if rows > 1 || !multiply_row(source, products) {
         QuantizedInputs::new(source, rows, inputs).multiply(products);
     }
@@ -252,6 +255,52 @@ impl QuantizedInputs {
         let found = (1..=left.min(8)).rev().find_map(variant);
         found.unwrap_or_else(|| panic!("no product of few rows has room for {} inputs", self.segments * 512))
     }
+}
+
+/// Queues all products of one row as one operation; `false` if they take several.
+#[track_caller]
+fn queue_row(source: Source, products: &[Product]) -> bool {
+    let layout = products[0].matrix().layout;
+    let fits = |own: &Product| own.matrix().layout.bits == 4 && own.matrix().layout.inputs == layout.inputs;
+    if products.len() > 4 || !products.iter().all(fits) {
+        return false;
+    }
+    let (inputs, segments) = (layout.inputs, layout.segments());
+    let row = match source {
+        Source::Gated { .. } => None,
+        _ => source.row(inputs as i32),
+    };
+    if !persistent::has_room(segments, row.as_ref().map(|(row, _)| row)) {
+        return false;
+    }
+    let parts = parts(products, 0, |matrix| matrix.layout.tiles());
+    // Arrays live until the operation is queued: memory is used again in its order only.
+    let integers = |gate: &Array, up: &Array, activation: i32| {
+        let groups = segments * 8;
+        let planes = empty_of(&[(groups * 128) as i32], Dtype::Uint8);
+        let steps = empty(&[(groups * 2) as i32]);
+        let (gate, up) = (resident_f32(gate), resident_f32(up));
+        let arguments = Arguments::new()
+            .with(planes.device_address())
+            .with(steps.device_address())
+            .with(gate.device_address())
+            .with(up.device_address())
+            .with(inputs as i32)
+            .with(groups as i32)
+            .with(activation);
+        queue("gated", OperationKind::Gated, arguments);
+        queue_product(
+            parts,
+            segments,
+            ProductRow::Integers([planes.device_address(), steps.device_address()]),
+        );
+    };
+    match (source, row) {
+        (Source::Gated { gate, up, activation }, _) => integers(gate, up, activation),
+        (_, Some((row, _arrays))) => queue_product(parts, segments, ProductRow::Floats(row)),
+        _ => return false,
+    }
+    true
 }
 
 /// All products of one row in one launch, which makes the integers too; `false` if they take

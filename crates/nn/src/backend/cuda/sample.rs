@@ -1,10 +1,13 @@
 //! Sampling on the device, for draws without filters, from all tokens or those that a short list
 //! leaves.
 
-use kernels::cuda::{CANDIDATE_BYTES, DrawList, DrawParameters, MAX_LISTED};
+use kernels::cuda::{CANDIDATE_BYTES, DrawList, DrawParameters, MAX_LISTED, OperationKind};
 use mlx::{Array, Dtype, cuda::Arguments};
 
-use super::launch::{counters, device, empty, empty_of, launch};
+use super::{
+    launch::{counters, device, empty, empty_of, launch},
+    persistent::{self, queue},
+};
 
 /// A draw from all allowed tokens: the likeliest one if the temperature is 0.
 #[derive(Clone, Copy, Debug)]
@@ -82,10 +85,29 @@ pub fn sample_plain(logits: &Array, draws: &[PlainDraw]) -> Option<[Array; 2]> {
 #[track_caller]
 fn sample_rows(logits: &Array, draws: &[PlainDraw], size: i32) -> [Array; 2] {
     let rows = draws.len();
-    let blocks = (size as usize).div_ceil(1024).min(device().multiprocessors as usize);
+    let most = device().multiprocessors as usize;
+    let blocks = if rows == 1 { most } else { (size as usize).div_ceil(1024).min(most) };
     let candidates = || empty_of(&[(rows * blocks * CANDIDATE_BYTES) as i32], Dtype::Uint8);
     let (parts, best, arrived) = (candidates(), candidates(), counters(rows));
     let (tokens, faults) = (empty_of(&[rows as i32], Dtype::Uint32), empty(&[rows as i32]));
+    if rows == 1 && persistent::is_allowed() {
+        let arguments = || {
+            Arguments::new()
+                .with(draws[0].parameters())
+                .with(logits.device_address())
+                .with(parts.device_address())
+                .with(best.device_address())
+                .with(arrived)
+                .with(tokens.device_address())
+                .with(faults.device_address())
+                .with(size)
+        };
+        queue("sample_parts", OperationKind::SampleParts, arguments());
+        queue("sample_row", OperationKind::SampleRow, arguments());
+        // A step ends here; the device starts while the host prepares the next one.
+        persistent::launch_queued();
+        return [tokens, faults];
+    }
     let mut list: DrawList = [DrawParameters::default(); 64];
     list.iter_mut().zip(draws).for_each(|(to, draw)| *to = draw.parameters());
     let arguments =

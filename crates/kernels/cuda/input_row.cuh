@@ -1,0 +1,79 @@
+// A row of inputs in float32, before a norm and a gate, of which every CTA makes the integers itself.
+#pragma once
+#include "quantize.cuh"
+
+// A row of inputs in float32.
+struct InputRow {
+    const float* x;
+    const float* weight;
+    // Multiplied by each input's gate's SiLU, or null.
+    const float* gate;
+    int inputs;
+    // A norm is over each `dim` inputs: all of them, or a multiple of GROUP. 0: no norm.
+    int dim;
+    float eps;
+};
+
+// A thread's inputs of a row, 8 neighbours: the input's weight in the norm, and its gate.
+struct OwnInputs {
+    float values[8], weights[8], gates[8];
+
+    __device__ __forceinline__ void load_weights(const InputRow& from, int i) {
+        if (from.dim && i < from.inputs) load_8(weights, from.weight + (from.dim == from.inputs ? i : i % from.dim));
+    }
+
+    __device__ __forceinline__ void load(const InputRow& from, int i) {
+        if (i >= from.inputs) return;
+        load_8(values, from.x + i);
+        if (from.gate) load_8(gates, from.gate + i);
+    }
+
+    // After the norm, of which `factor` is that of these inputs, and gates.
+    __device__ __forceinline__ void finish(const InputRow& from, int i, float factor) {
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            if (from.dim) values[k] = values[k] * factor * weights[k];
+            if (from.gate) values[k] = values[k] * silu(gates[k]);
+            if (i >= from.inputs) values[k] = 0.0f;
+        }
+    }
+};
+
+// The integers of a row, of which `own` has the thread's first inputs; `row` has room for it. By all threads.
+template <int WARPS>
+__device__ __forceinline__ void quantize_row(const InputRow& from, OwnInputs& own, float* row, int groups,
+                                             uint4* inputs, float2* input_steps) {
+    constexpr int THREADS = WARPS * 32;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    if (from.dim) {
+        if (threadIdx.x * 8 < from.inputs) store_8(row + threadIdx.x * 8, own.values);
+        for (int i = (threadIdx.x + THREADS) * 8; i < from.inputs; i += THREADS * 8) {
+            float other[8];
+            load_8(other, from.x + i);
+            store_8(row + i, other);
+        }
+        __syncthreads();
+        // Half a warp for each norm, whose factor goes where the steps of its groups will be.
+        const int norms = from.inputs / from.dim, each = from.dim / GROUP;
+        for (int first = warp * 2; first < norms; first += WARPS * 2) {
+            const int norm = first + (lane >> 4);
+            const float factor = inverse_rms(row + min(norm, norms - 1) * from.dim, from.dim, from.eps);
+            if (norm < norms)
+                for (int i = lane & 15; i < each; i += 16) input_steps[norm * each + i].x = factor;
+        }
+        __syncthreads();
+    }
+    // A group is 8 threads'.
+    for (int at = threadIdx.x; at < groups * 8; at += THREADS) {
+        const int group = at / 8;
+        own.finish(from, at * 8, from.dim ? input_steps[group].x : 1.0f);
+        const QuantizedEight eight = quantize_eight(own.values);
+        u32* planes = (u32*)(inputs + group * 8) + (at & 1) * 8 + (at >> 1 & 3);
+        planes[0] = eight.high[0], planes[4] = eight.high[1];
+        planes[16] = eight.low[0], planes[20] = eight.low[1];
+        __syncwarp();
+        if ((at & 7) == 0) input_steps[group] = eight.step;
+        own.load_weights(from, (at + THREADS) * 8);
+        own.load(from, (at + THREADS) * 8);
+    }
+}
