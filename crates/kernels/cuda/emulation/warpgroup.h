@@ -24,8 +24,24 @@ PendingProducts& own_products();
 
 inline void warpgroup_begin() {}
 inline void pin(unsigned (&)[8]) {}
+template <int OFFSET>
+uint4 load_shared_16(unsigned from) {
+    return *(uint4*)(emulated_shared + from + OFFSET);
+}
+template <int OFFSET>
+unsigned load_shared_4(unsigned from) {
+    return *(unsigned*)(emulated_shared + from + OFFSET);
+}
+inline void hold(unsigned&) {}
+inline int thread_index() { return threadIdx.x; }
 inline void trap() {
     abort();
+}
+// There are no clusters.
+inline void cluster_sync() { sync_block(); }
+inline void barrier_arrive_at(unsigned barrier, unsigned) { barrier_arrive(barrier); }
+inline void bulk_copy_pair(unsigned to, const void* from, unsigned bytes, unsigned barrier, unsigned long long policy) {
+    bulk_copy(to, from, bytes, barrier, policy);
 }
 template <int REGISTERS>
 void give_registers() {}
