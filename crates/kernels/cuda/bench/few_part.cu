@@ -28,40 +28,39 @@ FewEntry entry(const char* name) {
     } else {
         kernel = (const void*)few<T>;
     }
-    return {name, T::MODE, T::BITS, T::FEATURE_BLOCKS, T::ROWS, T::CTAS, T::PAIRED, kernel, T::ALL_THREADS, T::SHARED, T::SLOTS};
+    return {name, T::MODE, T::BITS, T::TEAM, T::ROWS, T::CTAS, T::PAIRED, kernel, T::ALL_THREADS, T::SHARED, T::SLOTS};
 }
 #define TRY_NAME(n) r##n
 #define TRY_LINE(n, name, ...) RegisterFew TRY_NAME(n)(entry<MediumTiling<__VA_ARGS__>>(name))
-// Bits, 64-feature blocks and 32-row chunks of a warpgroup, warpgroups side by side for features and rows,
-// workers, CTAs a multiprocessor, CTAs of a cluster.
+// Bits, warpgroups of a worker, 32-row chunks, workers, CTAs a multiprocessor, CTAs of a cluster, parts left out.
 #if SET == 1
-TRY_LINE(0, "f64 r32 k4", 4, 1, 1, 1, 1, 4, 1, 1);
-TRY_LINE(1, "f64 r64 k4", 4, 1, 2, 1, 1, 4, 1, 1);
-TRY_LINE(2, "f128 r64 k2", 4, 1, 2, 2, 1, 2, 1, 1);
+TRY_LINE(0, "f64 r32 k4", 4, 1, 1, 4);
+TRY_LINE(1, "f64 r64 k4", 4, 1, 2, 4);
+TRY_LINE(2, "f128 r64 k2", 4, 2, 2, 2);
 #elif SET == 2
-TRY_LINE(0, "f256 r64 k1", 4, 1, 2, 4, 1, 1, 1, 1);
-TRY_LINE(1, "f128 r32 k2", 4, 1, 1, 2, 1, 2, 1, 1);
-TRY_LINE(2, "f192 r64 k1", 4, 1, 2, 3, 1, 1, 1, 1);
+TRY_LINE(0, "f256 r64 k1", 4, 4, 2, 1);
+TRY_LINE(1, "f128 r32 k2", 4, 2, 1, 2);
+TRY_LINE(2, "f192 r64 k1", 4, 3, 2, 1);
 #elif SET == 3
-TRY_LINE(0, "f64 r32 k4 pair", 4, 1, 1, 1, 1, 4, 1, 2);
-TRY_LINE(1, "f64 r64 k4 pair", 4, 1, 2, 1, 1, 4, 1, 2);
-TRY_LINE(2, "f128 r64 k2 pair", 4, 1, 2, 2, 1, 2, 1, 2);
+TRY_LINE(0, "f64 r32 k4 pair", 4, 1, 1, 4, 1, 2);
+TRY_LINE(1, "f64 r64 k4 pair", 4, 1, 2, 4, 1, 2);
+TRY_LINE(2, "f128 r64 k2 pair", 4, 2, 2, 2, 1, 2);
 #elif SET == 4
-TRY_LINE(0, "f128 r64 k1 c2", 4, 1, 2, 2, 1, 1, 2, 1);
-TRY_LINE(1, "f64 r32 k2 c2", 4, 1, 1, 1, 1, 2, 2, 1);
-TRY_LINE(2, "f128 r32 k2 pair", 4, 1, 1, 2, 1, 2, 1, 2);
+TRY_LINE(0, "f128 r64 k1 c2", 4, 2, 2, 1, 2);
+TRY_LINE(1, "f64 r32 k2 c2", 4, 1, 1, 2, 2);
+TRY_LINE(2, "f128 r32 k2 pair", 4, 2, 1, 2, 1, 2);
 #elif SET == 5
-TRY_LINE(0, "f128 r64 k2", 4, 1, 2, 2, 1, 2, 1, 1, WITHOUT_COPIES);
-TRY_LINE(1, "f128 r64 k2", 4, 1, 2, 2, 1, 2, 1, 1, WITHOUT_SCALING);
-TRY_LINE(2, "f128 r64 k2", 4, 1, 2, 2, 1, 2, 1, 1, WITHOUT_PRODUCTS);
+TRY_LINE(0, "f128 r64 k2", 4, 2, 2, 2, 1, 1, WITHOUT_COPIES);
+TRY_LINE(1, "f128 r64 k2", 4, 2, 2, 2, 1, 1, WITHOUT_SCALING);
+TRY_LINE(2, "f128 r64 k2", 4, 2, 2, 2, 1, 1, WITHOUT_PRODUCTS);
 #elif SET == 6
-TRY_LINE(0, "f128 r64 k2", 4, 1, 2, 2, 1, 2, 1, 1, WITHOUT_COPIES | WITHOUT_SCALING);
-TRY_LINE(1, "f128 r64 k2", 4, 1, 2, 2, 1, 2, 1, 1, WITHOUT_COPIES | WITHOUT_PRODUCTS);
-TRY_LINE(2, "f128 r64 k2", 4, 1, 2, 2, 1, 2, 1, 1, WITHOUT_SCALING | WITHOUT_PRODUCTS);
+TRY_LINE(0, "f128 r64 k2", 4, 2, 2, 2, 1, 1, WITHOUT_COPIES | WITHOUT_SCALING);
+TRY_LINE(1, "f128 r64 k2", 4, 2, 2, 2, 1, 1, WITHOUT_COPIES | WITHOUT_PRODUCTS);
+TRY_LINE(2, "f128 r64 k2", 4, 2, 2, 2, 1, 1, WITHOUT_SCALING | WITHOUT_PRODUCTS);
 #elif SET == 7
-TRY_LINE(0, "f64 r64 k4", 8, 1, 2, 1, 1, 4, 1, 1);
-TRY_LINE(1, "f128 r64 k2", 8, 1, 2, 2, 1, 2, 1, 1);
-TRY_LINE(2, "f64 r32 k4 pair", 8, 1, 1, 1, 1, 4, 1, 2);
+TRY_LINE(0, "f64 r64 k4", 8, 1, 2, 4);
+TRY_LINE(1, "f128 r64 k2", 8, 2, 2, 2);
+TRY_LINE(2, "f64 r32 k4 pair", 8, 1, 1, 4, 1, 2);
 #endif
 }
 #endif

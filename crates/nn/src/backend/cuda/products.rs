@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernels::cuda::{
-    InputRow, MAX_SHARED, ProductPart, ProductParts, QuantizedRows, TILE_FEATURES, WARPGROUP_BLOCK,
-    WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared,
-    skinny_shared, warpgroup_shared, wide_shared,
+    InputRow, MAX_SHARED, MEDIUM_TILES, MediumTile, ProductPart, ProductParts, QuantizedRows, TILE_FEATURES,
+    WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS,
+    medium_shared, skinny_shared, warpgroup_shared, wide_shared,
 };
 use mlx::{Array, Dtype, cuda::Arguments};
 
@@ -62,7 +62,7 @@ impl Layout {
     fn of(rows: usize) -> Layout {
         match rows {
             0..=MAX_FEW_ROWS => Layout::Few,
-            rows if rows > MAX_MEDIUM_ROWS && has_warpgroups() => Layout::Warpgroups,
+            _ if has_warpgroups() => Layout::Warpgroups,
             _ => Layout::Many,
         }
     }
@@ -80,7 +80,7 @@ impl Layout {
 /// Off: alone their products have run on an H100, in a model on the emulated device only.
 static WARPGROUPS: AtomicBool = AtomicBool::new(false);
 
-/// Whether products of many rows may use the instructions of warpgroups on GPUs that have them: for
+/// Whether products of 9 and more rows may use the instructions of warpgroups on GPUs that have them: for
 /// tests and measurements, since no bit depends on it.
 pub fn allow_warpgroups(allowed: bool) {
     WARPGROUPS.store(allowed, Ordering::Relaxed);
@@ -188,15 +188,21 @@ impl QuantizedInputs {
     fn multiply_by_warpgroups(&self, bits: usize, products: &[&Product]) {
         let parts = parts(products.iter().copied(), 0, |matrix| matrix.layout.padded_tiles());
         let features: usize = parts.iter().map(|part| part.tiles as usize * TILE_FEATURES).sum();
-        let tiles = features.div_ceil(WARPGROUP_FEATURES) * self.rows.div_ceil(WARPGROUP_ROWS);
+        let multiprocessors = device().multiprocessors as usize;
         let arguments = Arguments::new()
             .with(parts)
             .with(self.planes.device_address())
             .with(self.segments as i32)
             .with(self.rows as i32);
-        let name = if bits == 4 { "wide_warpgroup_4" } else { "wide_warpgroup_8" };
-        let grid = tiles.min(device().multiprocessors as usize);
-        launch(name, [grid, 1, 1], WARPGROUP_THREADS, warpgroup_shared(bits), arguments);
+        let grid = |tiles: usize| [tiles.min(multiprocessors), 1, 1];
+        if self.rows <= MAX_MEDIUM_ROWS {
+            let (tile, tiles) = medium_tile(bits, features, self.rows, multiprocessors);
+            launch(tile.name, grid(tiles), tile.threads(), tile.shared(), arguments);
+        } else {
+            let tiles = features.div_ceil(WARPGROUP_FEATURES) * self.rows.div_ceil(WARPGROUP_ROWS);
+            let name = if bits == 4 { "wide_warpgroup_4" } else { "wide_warpgroup_8" };
+            launch(name, grid(tiles), WARPGROUP_THREADS, warpgroup_shared(bits), arguments);
+        }
     }
 
     #[track_caller]
@@ -252,6 +258,21 @@ impl QuantizedInputs {
         let found = (1..=left.min(8)).rev().find_map(variant);
         found.unwrap_or_else(|| panic!("no product of few rows has room for {} inputs", self.segments * 512))
     }
+}
+
+/// The tile with which the multiprocessor that has the most of them has the least to do, and the number
+/// of all tiles.
+fn medium_tile(
+    bits: usize,
+    features: usize,
+    rows: usize,
+    multiprocessors: usize,
+) -> (&'static MediumTile, usize) {
+    let tiles = |tile: &MediumTile| features.div_ceil(tile.features) * rows.div_ceil(tile.rows);
+    let work = |tile: &MediumTile| tiles(tile).div_ceil(multiprocessors) * tile.features * tile.rows;
+    let all = MEDIUM_TILES.iter().filter(|tile| tile.bits == bits);
+    let tile = all.min_by_key(|tile| work(tile)).unwrap_or_else(|| panic!("no tile of {bits} bits"));
+    (tile, tiles(tile))
 }
 
 /// All products of one row in one launch, which makes the integers too; `false` if they take
