@@ -3,7 +3,7 @@
 #include "medium_warpgroup.cuh"
 
 template <int BITS>
-using MediumNarrow = MediumTiling<BITS, 1, 1, 1, 4>;
+using MediumNarrow = MediumTiling<BITS, 1, 1, 4>;
 template <int BITS>
 using MediumBroad = MediumTiling<BITS, 2, 2, 2>;
 
