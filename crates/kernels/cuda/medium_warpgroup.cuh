@@ -1,12 +1,10 @@
 // Products of 9 to 64 rows by warpgroups (Hopper), with the weights, segments and arithmetic of medium.cu and the
 // inputs of wide_warpgroup.cuh.
 //
-// A CTA computes one tile of features and rows after another. Its warpgroups are workers: each worker, one or
-// more warpgroups, takes every n-th segment of the CTA's tiles. Sums of segments are added in
-// ascending order, each warp after the same warp of the worker before. For each worker one more warp brings weights
-// and inputs to a ring: weights before the previous kernel has ended. While a warpgroup scales and adds, products
-// of the others are computed. A pair of CTAs (a cluster) may compute neighbouring features of the same rows: each
-// brings every second group of inputs to both.
+// A CTA computes one tile of features and rows after another. Its warpgroups are workers: each takes every n-th
+// segment of the CTA's tiles. Sums of segments are added in ascending order, each warp after the same warp of the
+// worker before. For each worker one more warp brings weights and inputs to a ring: weights before the previous
+// kernel has ended. While a warpgroup scales and adds, products of the others are computed.
 #pragma once
 #include "warpgroup.cuh"
 
@@ -16,15 +14,13 @@ constexpr int WITHOUT_PRODUCTS = 1, WITHOUT_SCALING = 2, WITHOUT_COPIES = 4;
 // Weights come by pieces of this many groups.
 constexpr int MEDIUM_PIECE = 4;
 
-// Each of `WORKERS` is a `TEAM` of warpgroups, one for 64 features; `CHUNKS` times 32 rows. `CTAS` on a
-// multiprocessor, `PAIRED` of a cluster.
-template <int BITS_, int TEAM_, int CHUNKS_, int WORKERS_, int CTAS_ = 1, int PAIRED_ = 1, int MODE_ = 0>
+// Tiles of 64 features and `CHUNKS` times 32 rows.
+template <int BITS_, int CHUNKS_, int MODE_ = 0>
 struct MediumTiling {
-    static constexpr int BITS = BITS_, TEAM = TEAM_, CHUNKS = CHUNKS_, WORKERS = WORKERS_;
-    static constexpr int CTAS = CTAS_, PAIRED = PAIRED_, MODE = MODE_;
-    static constexpr int TILES = TEAM * 4, ROWS = CHUNKS * 32, THREADS = WORKERS * TEAM * 128;
+    static constexpr int BITS = BITS_, CHUNKS = CHUNKS_, MODE = MODE_, WORKERS = 4;
+    static constexpr int TILES = 4, ROWS = CHUNKS * 32, THREADS = WORKERS * 128;
     // With those that bring data, a warp for each worker: they give registers to the others.
-    static constexpr int ALL_THREADS = THREADS + 128, SHARE = 65536 / CTAS / ALL_THREADS / 8 * 8, KEPT = 32;
+    static constexpr int ALL_THREADS = THREADS + 128, SHARE = 65536 / ALL_THREADS / 8 * 8, KEPT = 32;
     static constexpr int TAKEN = (SHARE * ALL_THREADS - KEPT * 128) / THREADS / 8 * 8;
     // Sums of a thread.
     static constexpr int SUMS = CHUNKS * 16;
@@ -33,18 +29,18 @@ struct MediumTiling {
     static constexpr int PIECE_BYTES = PIECE_CODES + MEDIUM_PIECE * TILE * 4;
     // Shared memory: totals of segments; turns of warps to add to them, the number of all segments and each warp's
     // next one; a ring for each worker.
-    static constexpr int TOTALS = TEAM * 64 * ROWS * 4, PIECES = 2, STAGE = TILES * PIECE_BYTES;
+    static constexpr int TOTALS = 64 * ROWS * 4, PIECES = 2, STAGE = TILES * PIECE_BYTES;
     static constexpr int PLANES = ROWS * 2 * GROUP, SLOT = PLANES + ROWS * 8;
-    static constexpr int MOST = CTAS == 1 ? 227 << 10 : (228 << 10) / CTAS - 1024;
-    static constexpr int TURNS = ((TEAM + WORKERS * TEAM) * 16 + 16 + 127) / 128 * 128, BARRIERS = 256;
-    static constexpr int ROOM = (MOST - TOTALS - TURNS) / WORKERS - PIECES * STAGE - BARRIERS;
+    // Turns are 4, the number of all segments has 16 bytes.
+    static constexpr int ALL = TOTALS + 16, NEXT = ALL + 16, TURNS = 128, BARRIERS = 256;
+    static constexpr int ROOM = ((227 << 10) - TOTALS - TURNS) / WORKERS - PIECES * STAGE - BARRIERS;
     // A segment's groups begin at the first slot.
     static constexpr int SLOTS = ROOM / SLOT < 4 ? 2 : ROOM / SLOT < 8 ? 4 : 8;
     static constexpr int RING = PIECES * STAGE + SLOTS * SLOT + BARRIERS, SHARED = TOTALS + TURNS + WORKERS * RING;
     // In a ring: groups of inputs after pieces, then barriers: of slots that are full and empty, of pieces.
     static constexpr int INPUTS = PIECES * STAGE, FULL = RING - BARRIERS, EMPTY = FULL + SLOTS * 8;
     static constexpr int PIECE_FULL = EMPTY + SLOTS * 8, PIECE_EMPTY = PIECE_FULL + PIECES * 8;
-    static_assert(ROOM / SLOT >= SLOTS && PIECES * MEDIUM_PIECE == GROUPS && TILES <= 32 && WORKERS <= 4 && ROWS <= 64);
+    static_assert(ROOM / SLOT >= SLOTS && PIECES * MEDIUM_PIECE == GROUPS && NEXT + WORKERS * 16 <= TOTALS + TURNS && ROWS <= 64);
 };
 
 // A worker's ring.
@@ -54,45 +50,32 @@ __device__ __forceinline__ u32 medium_ring(u32 shared, int worker) { return shar
 template <class T>
 __device__ __forceinline__ void medium_init(u32 ring) {
     for (int i = 0; i < T::SLOTS; i++) {
-        barrier_init(ring + T::FULL + i * 8, 1), barrier_init(ring + T::EMPTY + i * 8, T::PAIRED * T::TEAM * 4);
+        barrier_init(ring + T::FULL + i * 8, 1), barrier_init(ring + T::EMPTY + i * 8, 4);
     }
     for (int i = 0; i < T::PIECES; i++) {
-        barrier_init(ring + T::PIECE_FULL + i * 8, 1), barrier_init(ring + T::PIECE_EMPTY + i * 8, T::TEAM * 4);
+        barrier_init(ring + T::PIECE_FULL + i * 8, 1), barrier_init(ring + T::PIECE_EMPTY + i * 8, 4);
     }
     barrier_fence();
 }
 
-// The tiles of a CTA: those of its pair are neighbours.
+// The tiles of a CTA.
 template <class T>
 struct MediumTiles {
-    int blocks, row_tiles, step, rank, own, count;
+    int blocks, row_tiles, count;
 
     __device__ __forceinline__ MediumTiles(const Parts& parts, int rows) {
         int tiles = 0;
 #pragma unroll
         for (int i = 0; i < MAX_PARTS; i++) tiles += parts.part[i].tiles;
         blocks = tiles / 4, row_tiles = (rows + T::ROWS - 1) / T::ROWS;
-        constexpr int TOGETHER = T::TEAM * T::PAIRED;
-        const int all = row_tiles * ((blocks + TOGETHER - 1) / TOGETHER);
-        rank = blockIdx.x % T::PAIRED, own = blockIdx.x / T::PAIRED, step = gridDim.x / T::PAIRED;
-        count = (all - own + step - 1) / step;
+        count = ((int)(row_tiles * blocks - blockIdx.x + gridDim.x) - 1) / (int)gridDim.x;
     }
-    // Of the CTA's tile `n`: the first block of 64 features, and the first row.
-    __device__ __forceinline__ int first_block(int n) const {
-        return ((own + n * step) / row_tiles * T::PAIRED + rank) * T::TEAM;
+    // Of the CTA's tile `n`: its block of 64 features, and the first row.
+    __device__ __forceinline__ int block(int n) const { return (int)(blockIdx.x + n * gridDim.x) / row_tiles; }
+    __device__ __forceinline__ int first_row(int n) const {
+        return (int)(blockIdx.x + n * gridDim.x) % row_tiles * T::ROWS;
     }
-    __device__ __forceinline__ int first_row(int n) const { return (own + n * step) % row_tiles * T::ROWS; }
 };
-
-// To this CTA, or to both of a pair.
-template <class T>
-__device__ __forceinline__ void medium_bring_inputs(u32 to, const u8* from, u32 bytes, u32 barrier, u64 policy) {
-    if (T::PAIRED == 2) {
-        bulk_copy_pair(to, from, bytes, barrier, policy);
-    } else {
-        bulk_copy(to, from, bytes, barrier, policy);
-    }
-}
 
 // Brings what a worker needs, by a warp.
 template <class T>
@@ -109,13 +92,12 @@ __device__ __forceinline__ void medium_bring(const Parts& parts, u32 ring, int w
         const int piece = block < 0 ? block + T::PIECES : block + T::PIECES - 1 - T::SLOTS / MEDIUM_PIECE;
         if ((block < 0 || piece >= T::PIECES) && piece < blocks) {
             const int n = worker + piece / PER_SEGMENT * T::WORKERS, in = piece % PER_SEGMENT * MEDIUM_PIECE;
-            const int first = tiles.first_block(n / segments) * 4 + lane, left = tiles.blocks * 4 + lane - first;
             const u32 at = piece % T::PIECES, barrier = ring + T::PIECE_FULL + at * 8;
             barrier_wait(ring + T::PIECE_EMPTY + at * 8, piece / T::PIECES & 1 ^ 1);
-            if (lane == 0) barrier_expect(barrier, left > T::TILES ? T::STAGE : left > 0 ? left * T::PIECE_BYTES : 0);
+            if (lane == 0) barrier_expect(barrier, T::STAGE);
             __syncwarp();
-            if (lane < T::TILES && lane < left) {
-                int tile = first;
+            if (lane < T::TILES) {
+                int tile = tiles.block(n / segments) * T::TILES + lane;
                 const Part& part = parts.part[find_part(parts, tile)];
                 const u8* from = part.weights + ((size_t)tile * segments + n % segments) * block_bytes(T::BITS);
                 const u32 to = ring + at * T::STAGE + lane * T::PIECE_BYTES;
@@ -136,10 +118,8 @@ __device__ __forceinline__ void medium_bring(const Parts& parts, u32 ring, int w
             barrier_wait(ring + T::EMPTY + at * 8, group / T::SLOTS & 1 ^ 1);
             if (lane == 0) {
                 barrier_expect(barrier, T::SLOT);
-                if (T::PAIRED == 1 || (i & 1) == tiles.rank) {
-                    medium_bring_inputs<T>(to, from + row / 32 * T::PLANES, T::CHUNKS == 2 ? T::SLOT : T::PLANES, barrier, keep);
-                    if (T::CHUNKS == 1) medium_bring_inputs<T>(to + T::PLANES, from + BLOCK_PLANES + row * 8, 32 * 8, barrier, keep);
-                }
+                bulk_copy(to, from + row / 32 * T::PLANES, T::CHUNKS == 2 ? T::SLOT : T::PLANES, barrier, keep);
+                if (T::CHUNKS == 1) bulk_copy(to + T::PLANES, from + BLOCK_PLANES + row * 8, 32 * 8, barrier, keep);
             }
             __syncwarp();
         }
@@ -200,9 +180,7 @@ __device__ __forceinline__ void medium_group(float (&sums)[T::SUMS], const Mediu
         if (!(T::MODE & WITHOUT_COPIES) && c == T::CHUNKS - 1) {
             // The slot has been read.
             __syncwarp();
-            const int lane = thread_index() & 31;
-            if (T::PAIRED == 2 && lane < 2) barrier_arrive_at(own.barriers + T::EMPTY, lane);
-            if (T::PAIRED == 1 && lane == 0) barrier_arrive(own.barriers + T::EMPTY);
+            if ((thread_index() & 31) == 0) barrier_arrive(own.barriers + T::EMPTY);
         }
         if (!(T::MODE & WITHOUT_SCALING)) medium_scale(sums + c * 16, d, scales, steps);
     }
@@ -242,15 +220,14 @@ __device__ __forceinline__ void medium_write(const Parts& parts, const float4* t
     // Computed anew, as the thread's number is.
     hold(rows);
     const MediumTiles<T> tiles(parts, rows);
-    const int lane = thread & 31, block = tiles.first_block(tile) + thread / 128 % T::TEAM;
-    if (block >= tiles.blocks) return;
-    int weights = block * 4;
+    const int lane = thread & 31;
+    int weights = tiles.block(tile) * T::TILES;
     const Part& part = parts.part[find_part(parts, weights)];
     const int feature = (weights + thread / 32 % 4) * TILE + (lane >> 2);
     int row = tiles.first_row(tile) + 2 * (lane & 3);
 #pragma unroll 1
     for (int i = 0; i < T::SUMS / 4; i++, row += 8) {
-        const float4 sum = totals[i * T::TEAM * 128];
+        const float4 sum = totals[i * 128];
         if (row < (int)rows) write_product(part, row, feature, sum.x), write_product(part, row, feature + 8, sum.y);
         if (row + 1 < (int)rows) write_product(part, row + 1, feature, sum.z), write_product(part, row + 1, feature + 8, sum.w);
     }
@@ -261,40 +238,34 @@ template <class T>
 __device__ __forceinline__ void medium_add(const Parts& parts, unsigned char* shared, float (&sums)[T::SUMS], int segments, int rows) {
     // Read anew each time, so that no register is held while products are computed.
     const int thread = thread_index(), lane = thread & 31, warp = thread / 32 % 4;
-    const int member = thread / 128 % T::TEAM;
-    u32* next = (u32*)(shared + T::TOTALS + T::TEAM * 16 + 16) + thread / 32;
+    u32* next = (u32*)(shared + T::NEXT) + thread / 32;
     const int n = *next;
     __syncwarp();
     if (lane == 0) *next = n + T::WORKERS;
-    float4* totals = (float4*)shared + member * 128 + thread % 128;
-    volatile u32* turn = (volatile u32*)(shared + T::TOTALS) + member * 4 + warp;
+    float4* totals = (float4*)shared + thread % 128;
+    volatile u32* turn = (volatile u32*)(shared + T::TOTALS) + warp;
     const int segment = n % segments;
-    if (T::WORKERS > 1) {
-        while (*turn != (u32)n) relax();
-        __threadfence_block();
-        __syncwarp();
-    }
+    while (*turn != (u32)n) relax();
+    __threadfence_block();
+    __syncwarp();
 #pragma unroll
     for (int i = 0; i < T::SUMS / 4; i++) {
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (segment > 0) sum = totals[i * T::TEAM * 128];
+        if (segment > 0) sum = totals[i * 128];
         const float* own = sums + 4 * i;
         sum.x = sum.x + own[0], sum.y = sum.y + own[1], sum.z = sum.z + own[2], sum.w = sum.w + own[3];
-        totals[i * T::TEAM * 128] = sum;
+        totals[i * 128] = sum;
     }
     __syncwarp();
     if (segment == segments - 1) medium_write<T>(parts, totals, n / segments, rows, thread);
-    if (T::WORKERS > 1) {
-        __threadfence_block();
-        __syncwarp();
-        if (lane == 0) *turn = n + 1;
-    }
+    __threadfence_block();
+    __syncwarp();
+    if (lane == 0) *turn = n + 1;
 }
 
 // A warpgroup's part of all tiles of the CTA.
 template <class T>
 __device__ __forceinline__ void medium_consume(const Parts& parts, unsigned char* shared, int segments, int rows) {
-    constexpr int ALL = T::TOTALS + T::TEAM * 16, NEXT = ALL + 16;
     const u32 base = shared_address(shared);
 #pragma unroll 1
     while (true) {
@@ -302,14 +273,14 @@ __device__ __forceinline__ void medium_consume(const Parts& parts, unsigned char
 #pragma unroll
         for (int i = 0; i < T::SUMS; i++) sums[i] = 0;
         const int thread = thread_index();
-        const u32 n = load_shared_4<NEXT>(base + thread / 32 * 4), ring = medium_ring<T>(base, thread / 128 / T::TEAM);
-        if (n >= load_shared_4<ALL>(base)) break;
+        const u32 n = load_shared_4<T::NEXT>(base + thread / 32 * 4), ring = medium_ring<T>(base, thread / 128);
+        if (n >= load_shared_4<T::ALL>(base)) break;
         medium_segment<T>(sums, ring, thread, n / T::WORKERS);
         medium_add<T>(parts, shared, sums, segments, rows);
     }
 }
 
-// Grid: tiles, or fewer CTAs, in pairs if T::PAIRED; T::ALL_THREADS threads.
+// Grid: tiles, or fewer CTAs; T::ALL_THREADS threads.
 template <class T>
 __device__ __forceinline__ void medium_warpgroups(const Parts& parts, const u8* __restrict__ x, int segments, int rows) {
     DYNAMIC_SHARED(shared);
@@ -317,16 +288,12 @@ __device__ __forceinline__ void medium_warpgroups(const Parts& parts, const u8* 
     // With fewer threads there are fewer registers than the warpgroups wait for, for ever.
     if (blockDim.x != T::ALL_THREADS) trap();
     if (threadIdx.x < T::WORKERS) medium_init<T>(medium_ring<T>(base, threadIdx.x));
-    if (threadIdx.x < 4 * T::TEAM) ((u32*)(shared + T::TOTALS))[threadIdx.x] = 0;
+    if (threadIdx.x < 4) ((u32*)(shared + T::TOTALS))[threadIdx.x] = 0;
     if (threadIdx.x % 32 == 0 && threadIdx.x < T::THREADS) {
-        ((u32*)(shared + T::TOTALS + T::TEAM * 16 + 16))[threadIdx.x / 32] = threadIdx.x / 128 / T::TEAM;
+        ((u32*)(shared + T::NEXT))[threadIdx.x / 32] = threadIdx.x / 128;
     }
-    if (threadIdx.x == 32) *(u32*)(shared + T::TOTALS + 16 * T::TEAM) = MediumTiles<T>(parts, rows).count * segments;
-    if (T::PAIRED == 2) {
-        cluster_sync();
-    } else {
-        __syncthreads();
-    }
+    if (threadIdx.x == 32) *(u32*)(shared + T::ALL) = MediumTiles<T>(parts, rows).count * segments;
+    __syncthreads();
     launch_dependents();
     if (threadIdx.x >= T::THREADS) {
         give_registers<T::KEPT>();
@@ -339,6 +306,4 @@ __device__ __forceinline__ void medium_warpgroups(const Parts& parts, const u8* 
         wait_for_previous();
         medium_consume<T>(parts, shared, segments, rows);
     }
-    // The other CTA of a pair may still write to this one's memory.
-    if (T::PAIRED == 2) __syncwarp(), cluster_sync();
 }

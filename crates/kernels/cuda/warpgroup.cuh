@@ -64,30 +64,6 @@ __device__ __forceinline__ void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-// All threads of the CTAs of a cluster.
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// Arrives at the same barrier of CTA `rank` of the cluster.
-__device__ __forceinline__ void barrier_arrive_at(u32 barrier, u32 rank) {
-    asm volatile(
-        "{\n .reg .b32 remote;\n"
-        " mapa.shared::cluster.u32 remote, %0, %1;\n"
-        " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
-        "r"(rank)
-        : "memory");
-}
-
-// Copies to the same place of both CTAs of a cluster; the barrier of each counts the bytes.
-__device__ __forceinline__ void bulk_copy_pair(u32 to, const void* from, u32 bytes, u32 barrier, u64 policy) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
-        "[%0], [%1], %2, [%3], %4, %5;" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(barrier), "h"((unsigned short)3), "l"(policy)
-        : "memory");
-}
-
 #define REGISTERS_8(d, i)                                                                                \
     "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3]), "+r"(d[i + 4]), "+r"(d[i + 5]),             \
         "+r"(d[i + 6]), "+r"(d[i + 7])

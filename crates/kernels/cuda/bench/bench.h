@@ -29,7 +29,7 @@ struct Register {
 // A kernel of 9 to 64 rows; one without `rows` is medium.cu's.
 struct FewEntry {
     std::string name;
-    int mode, bits, blocks, rows, ctas, paired;
+    int mode, bits, rows;
     const void* kernel;
     int threads, shared, slots;
 };

@@ -35,9 +35,7 @@ void launch(const FewEntry& e, Parts parts, const u8* blocks, const u8* planes, 
     void* with_steps[] = {&parts, &first, &second, &segments, &rows};
     void* without[] = {&parts, &first, &segments, &rows};
     if (e.rows) {
-        const int together = e.blocks * e.paired;
-        const int work = (rows + e.rows - 1) / e.rows * ((tiles / 4 + together - 1) / together) * e.paired;
-        grid = std::min(work, sms * e.ctas / e.paired * e.paired);
+        grid = std::min((rows + e.rows - 1) / e.rows * (tiles / 4), sms);
     }
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -54,7 +52,7 @@ void launch(const FewEntry& e, const Problem& p) {
 
 const FewEntry& medium_of(int bits, int rows) {
     for (auto& e : few_entries())
-        if (!e.rows && e.bits == bits && (bits == 8 || (rows <= 32) == (e.name == "medium_32"))) return e;
+        if (!e.rows && e.bits == bits && (rows <= 32) == (e.name == "medium_32")) return e;
     exit(1);
 }
 
@@ -196,7 +194,7 @@ void times(int index) {
     Pool pool(e.bits);
     for (int rows : ROW_COUNTS) {
         if (e.name == "medium_32" && rows == 64) continue;
-        if ((e.mode || e.bits == 8) && rows < 64) continue;
+        if (e.mode && rows < 64) continue;
         for (int s = 0; s < 2; s++) {
             double sum = 0;
             printf("  %2d rows %s:", rows, STEPS[s].name);

@@ -37,12 +37,6 @@ inline int thread_index() { return threadIdx.x; }
 inline void trap() {
     abort();
 }
-// There are no clusters.
-inline void cluster_sync() { sync_block(); }
-inline void barrier_arrive_at(unsigned barrier, unsigned) { barrier_arrive(barrier); }
-inline void bulk_copy_pair(unsigned to, const void* from, unsigned bytes, unsigned barrier, unsigned long long policy) {
-    bulk_copy(to, from, bytes, barrier, policy);
-}
 template <int REGISTERS>
 void give_registers() {}
 template <int REGISTERS>

@@ -261,48 +261,23 @@ pub const fn warpgroup_shared(bits: usize) -> usize {
     totals + pieces + 512 + slot * if slots < 8 { slots } else { 8 }
 }
 
-/// A tile of products of 9 to 64 rows by warpgroups, as medium_warpgroup.cu has it.
-#[derive(Clone, Copy, Debug)]
-pub struct MediumTile {
-    pub name: &'static str,
-    pub bits: usize,
-    pub features: usize,
-    pub rows: usize,
-    /// Parts of a block that take segments in turns.
-    pub workers: usize,
-}
+/// Features of a tile of products of 9 to 64 rows by warpgroups.
+pub const MEDIUM_FEATURES: usize = 64;
+/// Four warpgroups that take segments in turns, and one that brings what they need.
+pub const MEDIUM_THREADS: u32 = 128 * (4 + 1);
 
-/// The tiles that are compiled; of those that take as long, the first reads the fewest inputs.
-pub const MEDIUM_TILES: [MediumTile; 4] = [
-    medium_tile("medium_warpgroup_4_128x64", [4, 128, 64, 2]),
-    medium_tile("medium_warpgroup_4_64x32", [4, 64, 32, 4]),
-    medium_tile("medium_warpgroup_8_128x64", [8, 128, 64, 2]),
-    medium_tile("medium_warpgroup_8_64x32", [8, 64, 32, 4]),
-];
-
-const fn medium_tile(name: &'static str, [bits, features, rows, workers]: [usize; 4]) -> MediumTile {
-    MediumTile { name, bits, features, rows, workers }
-}
-
-impl MediumTile {
-    /// Warpgroups of 64 features, and one that brings what they need.
-    pub const fn threads(&self) -> u32 {
-        128 * (self.workers * self.features / 64 + 1) as u32
-    }
-
-    pub const fn shared(&self) -> usize {
-        let (totals, team) = (self.features * self.rows * 4, self.features / 64);
-        let turns = ((team + self.workers * team) * 16 + 16).next_multiple_of(128);
-        let pieces = 2 * (self.features / 16) * 4 * (16 * 64 * self.bits / 8 + 16 * 4);
-        let (slot, barriers) = (self.rows * (2 * 64 + 8), 256);
-        let room = (MAX_SHARED - totals - turns) / self.workers - pieces - barriers;
-        let slots = match room / slot {
-            0..4 => 2,
-            4..8 => 4,
-            _ => 8,
-        };
-        totals + turns + self.workers * (pieces + slots * slot + barriers)
-    }
+/// Shared memory of a product of 9 to 64 rows by warpgroups, with tiles of `rows`.
+pub const fn medium_warpgroup_shared(bits: usize, rows: usize) -> usize {
+    let (totals, turns, workers) = (MEDIUM_FEATURES * rows * 4, 128, 4);
+    let pieces = 2 * (MEDIUM_FEATURES / 16) * 4 * (16 * 64 * bits / 8 + 16 * 4);
+    let (slot, barriers) = (rows * (2 * 64 + 8), 256);
+    let room = (MAX_SHARED - totals - turns) / workers - pieces - barriers;
+    let slots = match room / slot {
+        0..4 => 2,
+        4..8 => 4,
+        _ => 8,
+    };
+    totals + turns + workers * (pieces + slots * slot + barriers)
 }
 
 /// Shared memory of a delta rule.
