@@ -58,9 +58,9 @@ fn products_of_many_rows_match_the_cpu_with_and_without_warpgroups() {
     lanner_nn::allow_warpgroups(true);
 }
 
-/// Products of 9 to 64 rows, at the edges of tiles of 32 and 64 rows and of what a warp computes: sums of
-/// more segments than there are workers, features that fill no tile, matrices side by side, those of
-/// all tiles at once and of more.
+/// Products of 9 to 64 rows, at the edges of tiles of 32 and 64 rows and of what a warp computes:
+/// sums of more segments than there are workers, features that fill no tile, matrices side by side,
+/// tiles that all fit on the device at once and more.
 #[test]
 fn products_of_some_rows_match_the_cpu_with_and_without_warpgroups() {
     if !has_device() {

@@ -81,8 +81,8 @@ impl Layout {
 
 static WARPGROUPS: AtomicBool = AtomicBool::new(true);
 
-/// Whether products of 9 and more rows may use the instructions of warpgroups on GPUs that have them: for
-/// tests and measurements, since no bit depends on it.
+/// Whether products of 9 and more rows may use the instructions of warpgroups on GPUs that have
+/// them: for tests and measurements, since no bit depends on it.
 pub fn allow_warpgroups(allowed: bool) {
     WARPGROUPS.store(allowed, Ordering::Relaxed);
 }
@@ -269,8 +269,8 @@ impl QuantizedInputs {
     }
 }
 
-/// The kernel for `blocks` of 64 features and 9 to 64 rows, and the rows of its tiles: two tiles of 32 rows
-/// are faster than one of 64 while all are computed at once.
+/// The kernel for `blocks` of 64 features and 9 to 64 rows, and the rows of its tiles: two tiles of
+/// 32 rows are faster than one of 64 while all are computed at once.
 fn medium_tile(bits: usize, blocks: usize, rows: usize, multiprocessors: usize) -> (&'static str, usize) {
     match bits {
         8 => ("medium_warpgroup_8_64x64", 64),
