@@ -23,6 +23,33 @@ __device__ __forceinline__ void pin(u32 (&a)[8]) {
                  : "memory");
 }
 
+// Reads shared memory at a register and a constant, at this place of the program.
+template <int OFFSET>
+__device__ __forceinline__ uint4 load_shared_16(u32 from) {
+    uint4 to;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4 + %5];"
+                 : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
+                 : "r"(from), "n"(OFFSET)
+                 : "memory");
+    return to;
+}
+template <int OFFSET>
+__device__ __forceinline__ u32 load_shared_4(u32 from) {
+    u32 to;
+    asm volatile("ld.shared.u32 %0, [%1 + %2];" : "=r"(to) : "r"(from), "n"(OFFSET) : "memory");
+    return to;
+}
+
+// From here on the register may hold another value: what is computed from it is computed here.
+__device__ __forceinline__ void hold(u32& value) { asm volatile("" : "+r"(value)); }
+
+// threadIdx.x, read anew.
+__device__ __forceinline__ int thread_index() {
+    int index;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+    return index;
+}
+
 __device__ __forceinline__ void trap() {
     asm volatile("trap;");
 }
@@ -116,6 +143,7 @@ __device__ __forceinline__ void warpgroup_wait(int (&d)[64]) {
 
 // Describes columns of 64 bytes in shared memory: cores of 8 columns by 16 bytes, each 128 bytes on end, four
 // cores for 8 columns.
+constexpr u32 COLUMNS_HIGH = 512 >> 4;
 __device__ __forceinline__ u64 describe_columns(u32 address) {
-    return (u64)(address >> 4) | (u64)(128 >> 4) << 16 | (u64)(512 >> 4) << 32;
+    return (u64)(address >> 4) | (u64)(128 >> 4) << 16 | (u64)COLUMNS_HIGH << 32;
 }

@@ -26,6 +26,21 @@ struct Register {
     explicit Register(Entry entry) { entries().push_back(std::move(entry)); }
 };
 
+// A kernel of 9 to 64 rows; one without `rows` is medium.cu's.
+struct FewEntry {
+    std::string name;
+    int mode, bits, rows;
+    const void* kernel;
+    int threads, shared, slots;
+};
+inline std::vector<FewEntry>& few_entries() {
+    static std::vector<FewEntry> all;
+    return all;
+}
+struct RegisterFew {
+    explicit RegisterFew(FewEntry entry) { few_entries().push_back(std::move(entry)); }
+};
+
 #define CHECK(call)                                                                                        \
     do {                                                                                                   \
         const cudaError_t error_ = (call);                                                                 \

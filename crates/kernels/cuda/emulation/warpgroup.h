@@ -24,6 +24,16 @@ PendingProducts& own_products();
 
 inline void warpgroup_begin() {}
 inline void pin(unsigned (&)[8]) {}
+template <int OFFSET>
+uint4 load_shared_16(unsigned from) {
+    return *(uint4*)(emulated_shared + from + OFFSET);
+}
+template <int OFFSET>
+unsigned load_shared_4(unsigned from) {
+    return *(unsigned*)(emulated_shared + from + OFFSET);
+}
+inline void hold(unsigned&) {}
+inline int thread_index() { return threadIdx.x; }
 inline void trap() {
     abort();
 }

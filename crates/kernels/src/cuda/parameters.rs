@@ -325,6 +325,25 @@ pub const fn warpgroup_shared(bits: usize) -> usize {
     totals + pieces + 512 + slot * if slots < 8 { slots } else { 8 }
 }
 
+/// Features of a tile of products of 9 to 64 rows by warpgroups.
+pub const MEDIUM_FEATURES: usize = 64;
+/// Four warpgroups that take segments in turns, and one that brings what they need.
+pub const MEDIUM_THREADS: u32 = 128 * (4 + 1);
+
+/// Shared memory of a product of 9 to 64 rows by warpgroups, with tiles of `rows`.
+pub const fn medium_warpgroup_shared(bits: usize, rows: usize) -> usize {
+    let (totals, turns, workers) = (MEDIUM_FEATURES * rows * 4, 128, 4);
+    let pieces = 2 * (MEDIUM_FEATURES / 16) * 4 * (16 * 64 * bits / 8 + 16 * 4);
+    let (slot, barriers) = (rows * (2 * 64 + 8), 256);
+    let room = (MAX_SHARED - totals - turns) / workers - pieces - barriers;
+    let slots = match room / slot {
+        0..4 => 2,
+        4..8 => 4,
+        _ => 8,
+    };
+    totals + turns + workers * (pieces + slots * slot + barriers)
+}
+
 /// Shared memory of a delta rule.
 pub const fn delta_shared(dim: usize) -> usize {
     3 * (16 * (3 * dim * 4 + 8)) + 3 * 8 + 1024

@@ -55,7 +55,38 @@ fn products_of_many_rows_match_the_cpu_with_and_without_warpgroups() {
             }
         }
     }
-    lanner_nn::allow_warpgroups(false);
+    lanner_nn::allow_warpgroups(true);
+}
+
+/// Products of 9 to 64 rows, at the edges of tiles of 32 and 64 rows and of what a warp computes:
+/// sums of more segments than there are workers, features that fill no tile, matrices side by side,
+/// tiles that all fit on the device at once and more.
+#[test]
+fn products_of_some_rows_match_the_cpu_with_and_without_warpgroups() {
+    if !has_device() {
+        return;
+    }
+    // The most segments with the fewest rows: an emulated device is slow.
+    let of = |i: usize| if is_gpu() { 4096 } else { [2624, 64, 1088][i % 3] };
+    let by_warpgroups = [9, 16, 17, 31, 32, 33, 48, 63, 64].into_iter().enumerate();
+    let by_warps = [9, 32, 33].into_iter().enumerate();
+    for (warpgroups, (i, rows)) in
+        by_warpgroups.map(|own| (true, own)).chain(by_warps.map(|own| (false, own)))
+    {
+        lanner_nn::allow_warpgroups(warpgroups);
+        for width in [4, 8] {
+            let (inputs, wide) = (of(i), if is_gpu() { 4354 } else { 130 });
+            check(&format!("{rows} rows of {inputs}, {width} bits, warpgroups: {warpgroups}"), || {
+                let layers = [wide, 8, 71].map(|n| linear(n as u64, [n, inputs], width, n == wide));
+                let [a, b, c] = &layers;
+                let (x, norm) = (array(1, &[rows, inputs]), norm(2, inputs));
+                let (stream, pre) = (array(3, &[rows, 71]), super::support::norm(4, 71));
+                let added = Residual::new(&stream, &pre).add_projected(c, &x);
+                [Residual::new(&x, &norm).project([a, b, c]).map(|out| bits(&out)).concat(), bits(&added)]
+            });
+        }
+    }
+    lanner_nn::allow_warpgroups(true);
 }
 
 #[test]

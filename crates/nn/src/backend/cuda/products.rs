@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernels::cuda::{
-    InputRow, MAX_SHARED, OperationKind, ProductPart, ProductParts, QuantizedRows, TILE_FEATURES,
-    WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS,
-    medium_shared, skinny_shared, warpgroup_shared, wide_shared,
+    InputRow, MAX_SHARED, MEDIUM_FEATURES, MEDIUM_THREADS, OperationKind, ProductPart, ProductParts,
+    QuantizedRows, TILE_FEATURES, WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES,
+    WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared, medium_warpgroup_shared, skinny_shared,
+    warpgroup_shared, wide_shared,
 };
 use mlx::{Array, Dtype, cuda::Arguments};
 
@@ -60,10 +61,12 @@ enum Layout {
 
 impl Layout {
     #[track_caller]
-    fn of(rows: usize) -> Layout {
+    fn of(rows: usize, products: &[Product]) -> Layout {
+        // With codes of 8 bits they have no kernel for tiles of so few rows.
+        let narrow = || products.iter().all(|product| product.matrix().layout.bits == 4);
         match rows {
             0..=MAX_FEW_ROWS => Layout::Few,
-            rows if rows > MAX_MEDIUM_ROWS && has_warpgroups() => Layout::Warpgroups,
+            _ if has_warpgroups() && (rows > MAX_NARROW_ROWS || narrow()) => Layout::Warpgroups,
             _ => Layout::Many,
         }
     }
@@ -80,8 +83,8 @@ impl Layout {
 
 static WARPGROUPS: AtomicBool = AtomicBool::new(true);
 
-/// Whether products of many rows may use the instructions of warpgroups on GPUs that have them: for
-/// tests and measurements, since no bit depends on it.
+/// Whether products of 9 and more rows may use the instructions of warpgroups on GPUs that have
+/// them: for tests and measurements, since no bit depends on it.
 pub fn allow_warpgroups(allowed: bool) {
     WARPGROUPS.store(allowed, Ordering::Relaxed);
 }
@@ -106,12 +109,14 @@ pub(super) fn multiply(source: Source, [rows, inputs]: [i32; 2], products: &[Pro
         return;
     }
     if rows > 1 || !multiply_row(source, products) {
-        QuantizedInputs::new(source, rows, inputs).multiply(products);
+        QuantizedInputs::new(source, rows, inputs, products).multiply(products);
     }
 }
 
 /// More rows than this are multiplied by one of the kernels for more.
 const MAX_FEW_ROWS: usize = 8;
+/// Up to this many rows fit into one tile of the narrower kernels.
+const MAX_NARROW_ROWS: usize = 32;
 /// More rows than this are multiplied by the kernel for many.
 const MAX_MEDIUM_ROWS: usize = 64;
 /// Rows of a block of many.
@@ -119,11 +124,11 @@ const WIDE_ROWS: usize = 128;
 
 impl QuantizedInputs {
     #[track_caller]
-    fn new(source: Source, rows: i32, inputs: i32) -> QuantizedInputs {
+    fn new(source: Source, rows: i32, inputs: i32, products: &[Product]) -> QuantizedInputs {
         assert!(inputs % 64 == 0, "{inputs} inputs are not groups of 64");
         let segments = (inputs as usize).div_ceil(512);
         let (rows, groups) = (rows as usize, segments * 8);
-        let layout = Layout::of(rows);
+        let layout = Layout::of(rows, products);
         let (plane_bytes, group_steps) = layout.sizes(rows);
         let planes = empty_of(&[(plane_bytes * groups) as i32], Dtype::Uint8);
         let steps = (group_steps > 0).then(|| empty(&[(group_steps * groups * 2) as i32]));
@@ -191,15 +196,23 @@ impl QuantizedInputs {
     fn multiply_by_warpgroups(&self, bits: usize, products: &[&Product]) {
         let parts = parts(products.iter().copied(), 0, |matrix| matrix.layout.padded_tiles());
         let features: usize = parts.iter().map(|part| part.tiles as usize * TILE_FEATURES).sum();
-        let tiles = features.div_ceil(WARPGROUP_FEATURES) * self.rows.div_ceil(WARPGROUP_ROWS);
+        let multiprocessors = device().multiprocessors as usize;
         let arguments = Arguments::new()
             .with(parts)
             .with(self.planes.device_address())
             .with(self.segments as i32)
             .with(self.rows as i32);
-        let name = if bits == 4 { "wide_warpgroup_4" } else { "wide_warpgroup_8" };
-        let grid = tiles.min(device().multiprocessors as usize);
-        launch(name, [grid, 1, 1], WARPGROUP_THREADS, warpgroup_shared(bits), arguments);
+        let grid = |tiles: usize| [tiles.min(multiprocessors), 1, 1];
+        if self.rows <= MAX_MEDIUM_ROWS {
+            let blocks = features.div_ceil(MEDIUM_FEATURES);
+            let (name, rows) = medium_tile(bits, blocks, self.rows, multiprocessors);
+            let shared = medium_warpgroup_shared(bits, rows);
+            launch(name, grid(blocks * self.rows.div_ceil(rows)), MEDIUM_THREADS, shared, arguments);
+        } else {
+            let tiles = features.div_ceil(WARPGROUP_FEATURES) * self.rows.div_ceil(WARPGROUP_ROWS);
+            let name = if bits == 4 { "wide_warpgroup_4" } else { "wide_warpgroup_8" };
+            launch(name, grid(tiles), WARPGROUP_THREADS, warpgroup_shared(bits), arguments);
+        }
     }
 
     #[track_caller]
@@ -213,9 +226,13 @@ impl QuantizedInputs {
             .with(self.segments as i32)
             .with(self.rows as i32);
         let (name, grid, shared) = match (self.rows <= MAX_MEDIUM_ROWS, bits) {
-            (true, 4) if self.rows <= 32 => ("medium_4_32", tiles as usize / 4, medium_shared(4)),
+            (true, 4) if self.rows <= MAX_NARROW_ROWS => {
+                ("medium_4_32", tiles as usize / 4, medium_shared(4))
+            }
             (true, 4) => ("medium_4_64", tiles as usize / 4, medium_shared(4)),
-            (true, _) if self.rows <= 32 => ("medium_8_32", tiles as usize / 4, medium_shared(8)),
+            (true, _) if self.rows <= MAX_NARROW_ROWS => {
+                ("medium_8_32", tiles as usize / 4, medium_shared(8))
+            }
             (true, _) => ("medium_8_64", tiles as usize / 4, medium_shared(8)),
             (false, _) => {
                 let blocks = tiles as usize / 8 * self.rows.div_ceil(WIDE_ROWS);
@@ -301,6 +318,16 @@ fn queue_row(source: Source, products: &[Product]) -> bool {
         _ => return false,
     }
     true
+}
+
+/// The kernel for `blocks` of 64 features and 9 to 64 rows, and the rows of its tiles: two tiles of
+/// 32 rows are faster than one of 64 while all are computed at once.
+fn medium_tile(bits: usize, blocks: usize, rows: usize, multiprocessors: usize) -> (&'static str, usize) {
+    match bits {
+        8 => ("medium_warpgroup_8_64x64", 64),
+        _ if rows <= MAX_NARROW_ROWS || 2 * blocks <= multiprocessors => ("medium_warpgroup_4_64x32", 32),
+        _ => ("medium_warpgroup_4_64x64", 64),
+    }
 }
 
 /// All products of one row in one launch, which makes the integers too; `false` if they take
