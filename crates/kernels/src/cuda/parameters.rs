@@ -9,8 +9,8 @@ pub struct QuantizedRows {
     pub inputs: i32,
     pub groups: i32,
     pub rows: i32,
-    /// 0 for few rows, 1 for many, 2 for warpgroups.
-    pub layout: i32,
+    /// Whether many rows are in blocks for warpgroups.
+    pub blocks: i32,
 }
 
 /// A row of inputs that a product makes integers of. A norm is over each `dim` of it; without one
@@ -117,6 +117,9 @@ pub struct ConvSpan {
     pub tokens: i32,
     pub padding: i32,
 }
+
+/// Most tokens whose inputs of the delta rule a block of threads computes.
+pub const MAX_DELTA_RUN: i32 = 8;
 
 pub type ConvSpans = [ConvSpan; 32];
 
@@ -282,4 +285,15 @@ pub const fn many_queries(dim: usize) -> usize {
 pub const fn many_shared(dim: usize) -> usize {
     let rows = many_queries(dim);
     (2 * 256 * 20 + rows * dim + 256 * (rows + 4) + 8 * rows) * 4
+}
+
+/// Queries in a block of a prompt's attention.
+pub const fn prompt_queries(dim: usize) -> usize {
+    if dim == 256 { 32 } else { 64 }
+}
+
+pub const fn prompt_shared(dim: usize) -> usize {
+    let rows = prompt_queries(dim);
+    let keys = 4 / (rows / 32) * 64;
+    (3 * 8 * keys + dim * rows + 256 * rows + (keys / 64 + 5) * rows) * 4
 }

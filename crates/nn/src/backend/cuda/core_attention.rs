@@ -4,7 +4,7 @@ use kernels::{
     RopePairs,
     cuda::{
         AttentionSpan, AttentionSpans, HeadSizes, HeadSpan, HeadSpans, OutputGates, few_shared, many_queries,
-        many_shared,
+        many_shared, prompt_queries, prompt_shared,
     },
 };
 use mlx::{Array, Dtype, cuda::Arguments};
@@ -253,13 +253,20 @@ fn attend_many(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: Ou
         return;
     }
     let CoreAttention { heads, kv_heads, head_dim: dim, .. } = attention;
-    let queries = many_queries(*dim as usize) as i32;
-    let chunks_of = |row: &Placed| (row.tokens * heads / kv_heads + queries - 1) / queries;
-    let (spans, chunks) = attention_spans(rows, chunks_of);
-    let name = match dim {
-        64 => "attend_many_64",
-        128 => "attend_many_128",
-        _ => "attend_many_256",
+    let spans_of = |queries: usize| {
+        let queries = queries as i32;
+        attention_spans(rows, |row| (row.tokens * heads / kv_heads + queries - 1) / queries)
+    };
+    let (spans, chunks) = spans_of(prompt_queries(*dim as usize));
+    let is_prompt = fills_device(chunks * kv_heads);
+    let (spans, chunks) = if is_prompt { (spans, chunks) } else { spans_of(many_queries(*dim as usize)) };
+    let name = match (dim, is_prompt) {
+        (64, true) => "attend_prompt_64",
+        (64, false) => "attend_many_64",
+        (128, true) => "attend_prompt_128",
+        (128, false) => "attend_many_128",
+        (_, true) => "attend_prompt_256",
+        (_, false) => "attend_many_256",
     };
     let arguments = Arguments::new()
         .with(spans)
@@ -269,7 +276,19 @@ fn attend_many(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: Ou
         .with(*kv_heads)
         .with(attention.softmax.scale)
         .with(gates);
-    launch(name, [chunks as usize, *kv_heads as usize, 1], 256, many_shared(*dim as usize), arguments);
+    let (chunks, kv_heads) = (chunks as usize, *kv_heads as usize);
+    match is_prompt {
+        true => launch(name, [kv_heads, chunks, 1], 128, prompt_shared(*dim as usize), arguments),
+        false => launch(name, [chunks, kv_heads, 1], 256, many_shared(*dim as usize), arguments),
+    }
+}
+
+/// Whether so many chunks of a prompt keep the device busy; fewer are done sooner in smaller ones. No
+/// bit depends on it. Generations after 10 share less memory than the kernel needs.
+#[track_caller]
+fn fills_device(chunks: i32) -> bool {
+    let device = device();
+    matches!(device.capability.0, 9 | 10) && chunks >= device.multiprocessors as i32
 }
 
 /// The gates after the queries, if there are any.

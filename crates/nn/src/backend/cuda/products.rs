@@ -49,12 +49,12 @@ struct QuantizedInputs {
     layout: Layout,
 }
 
-/// How integers lie in memory, as kernels number it.
+/// How integers lie in memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Layout {
-    Few = 0,
-    Many = 1,
-    Warpgroups = 2,
+    Few,
+    Many,
+    Warpgroups,
 }
 
 impl Layout {
@@ -130,38 +130,9 @@ impl QuantizedInputs {
             inputs,
             groups: groups as i32,
             rows: rows as i32,
-            layout: layout as i32,
+            blocks: (layout == Layout::Warpgroups).into(),
         };
-        let (grid, arguments) = ([groups / 8, rows, 1], Arguments::new().with(to));
-        let at = |x: &Array| resident_f32(x);
-        match source {
-            Source::Plain { x } => {
-                let x = at(x);
-                launch("quantize", grid, 256, 0, arguments.with(x.device_address()));
-            }
-            Source::Normed { x, norm } => {
-                let (x, weight) = (at(x), norm.device_weight());
-                let arguments =
-                    arguments.with(x.device_address()).with(weight.device_address()).with(norm.eps);
-                launch("quantize_norm", grid, 256, inputs as usize * 4, arguments);
-            }
-            Source::Gated { gate, up, activation } => {
-                let (gate, up) = (at(gate), at(up));
-                let arguments =
-                    arguments.with(gate.device_address()).with(up.device_address()).with(activation);
-                launch("quantize_gated", grid, 256, 0, arguments);
-            }
-            Source::GatedNorm { x, gate, norm } => {
-                let (x, gate, weight) = (at(x), at(gate), norm.device_weight());
-                let arguments = arguments
-                    .with(x.device_address())
-                    .with(gate.device_address())
-                    .with(weight.device_address())
-                    .with(norm.weight.dim(0))
-                    .with(norm.eps);
-                launch("quantize_gated_norm", grid, 256, 0, arguments);
-            }
-        }
+        source.quantize(to, layout != Layout::Few);
         QuantizedInputs { planes, steps, rows, segments, layout }
     }
 
@@ -283,6 +254,49 @@ fn multiply_row(source: Source, products: &[Product]) -> bool {
 }
 
 impl Source<'_> {
+    /// Makes integers of the rows, by the kernels for few or for many.
+    #[track_caller]
+    fn quantize(self, to: QuantizedRows, many: bool) {
+        let (arguments, at) = (Arguments::new().with(to), resident_f32);
+        let (groups, rows) = (to.groups as usize, to.rows as usize);
+        let grid = if many { [groups / 4, rows.div_ceil(8), 1] } else { [groups / 8, rows, 1] };
+        match self {
+            Source::Plain { x } => {
+                let x = at(x);
+                let name = if many { "quantize_many" } else { "quantize" };
+                launch(name, grid, 256, 0, arguments.with(x.device_address()));
+            }
+            Source::Normed { x, norm } => {
+                let (x, weight) = (at(x), norm.device_weight());
+                let arguments =
+                    arguments.with(x.device_address()).with(weight.device_address()).with(norm.eps);
+                let shared = to.inputs as usize * 4;
+                match many {
+                    true => launch("quantize_many_norm", [rows, 1, 1], 128, shared, arguments),
+                    false => launch("quantize_norm", grid, 256, shared, arguments),
+                }
+            }
+            Source::Gated { gate, up, activation } => {
+                let (gate, up) = (at(gate), at(up));
+                let arguments =
+                    arguments.with(gate.device_address()).with(up.device_address()).with(activation);
+                let name = if many { "quantize_many_gated" } else { "quantize_gated" };
+                launch(name, grid, 256, 0, arguments);
+            }
+            Source::GatedNorm { x, gate, norm } => {
+                let (x, gate, weight) = (at(x), at(gate), norm.device_weight());
+                let arguments = arguments
+                    .with(x.device_address())
+                    .with(gate.device_address())
+                    .with(weight.device_address())
+                    .with(norm.weight.dim(0))
+                    .with(norm.eps);
+                let name = if many { "quantize_many_gated_norm" } else { "quantize_gated_norm" };
+                launch(name, grid, 256, 0, arguments);
+            }
+        }
+    }
+
     /// As the product of one row takes it, with its arrays; `None` if making the integers once is
     /// faster.
     #[track_caller]
