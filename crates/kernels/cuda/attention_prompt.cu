@@ -46,11 +46,13 @@ struct PromptThread {
     // The first of the thread's queries, of which it has 4 and the 4 after the next 12; its first key of a
     // pass, of which it has every 8th; the first of its columns, of which it has 4, and 4 after the next 28.
     int query, key, column;
-    // The block and the stage of it to be brought next, and the slots of stages to bring and to use.
-    int next_base, next_stage, next_slot, slot;
+    // What is to be brought next: the thread's place in it, the keys or values from there on, and stages left of
+    // the same kind. The block after it, and the pass, or 0 for values. The slots of stages to bring and to use.
+    const float* next;
+    int rows, left, next_base, next_pass, next_slot, slot;
 
     __device__ __forceinline__ PromptThread(Own& shared, const AttentionRow& row, int head, int last_visible)
-        : shared(shared), end(last_visible), next_base(0), next_stage(0), next_slot(0), slot(0) {
+        : shared(shared), end(last_visible), left(0), next_base(0), next_pass(0), next_slot(0), slot(0) {
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, across = warp % Own::ACROSS;
         const int over = (lane & 1) + (lane >> 4) * 2, along = lane >> 1 & 7;
         query = warp / Own::ACROSS * 32 + over * 4;
@@ -87,32 +89,43 @@ struct PromptThread {
 
     // Starts copying the next stage, if there is one.
     __device__ __forceinline__ void fetch() {
-        const int count = min(KEY_BLOCK, end - next_base), thread = threadIdx.x;
-        if (count > 0) {
+        if (left == 0) begin_run();
+        if (left > 0) {
+            left--;
+            constexpr int COPIES = Own::STAGE / 4 / Own::THREADS;
+            const int thread = threadIdx.x, own = thread / 2;
             const u32 to = shared_address(shared.stages[next_slot]);
-            const int parts = (count + Own::KEYS - 1) / Own::KEYS * Own::PARTS, piece = next_stage - parts;
-            if (piece < 0) {
-                const int part = next_stage % Own::PARTS, first = next_stage / Own::PARTS * Own::KEYS;
-                const float* from = keys + (size_t)(next_base + first) * DIM + part * Own::PART_OF_KEY;
+            if (next_pass > 0) {
+                const u32 place = to + (own * 2 + (thread & 1 ^ own >> 2 & 1)) * 16;
 #pragma unroll
-                for (int i = 0; i < Own::STAGE / 4 / Own::THREADS; i++) {
-                    const int own = i * Own::THREADS / 2 + thread / 2, four = thread & 1;
-                    const int place = own * 2 + (four ^ (own >> 2 & 1));
-                    if (first + own < count) copy_16(to + place * 16, from + own * DIM + four * 4);
-                }
+                for (int i = 0; i < COPIES; i++)
+                    if (i * Own::THREADS / 2 < rows) copy_16(place + i * Own::THREADS * 16, next + i * Own::THREADS / 2 * DIM);
+                next += Own::PART_OF_KEY;
             } else {
-                const float* from = values + (size_t)(next_base + piece * Own::PIECE) * DIM;
-                const int left = (count - piece * Own::PIECE) * DIM;
 #pragma unroll
-                for (int i = 0; i < Own::STAGE / 4 / Own::THREADS; i++) {
-                    const int at = (i * Own::THREADS + thread) * 4;
-                    if (at < left) copy_16(to + at * 4, from + at);
-                }
+                for (int i = 0; i < COPIES; i++)
+                    if (i * Own::THREADS * 4 / DIM < rows)
+                        copy_16(to + (i * Own::THREADS + thread) * 16, next + i * Own::THREADS * 4);
+                next += Own::STAGE, rows -= Own::PIECE;
             }
-            if (++next_stage == parts + (count + Own::PIECE - 1) / Own::PIECE) next_stage = 0, next_base += KEY_BLOCK;
             next_slot = next_slot + 1 == Own::STAGES ? 0 : next_slot + 1;
         }
         commit_copies();
+    }
+
+    // The next stages to be brought: the keys of a pass, or a block's values.
+    __device__ __forceinline__ void begin_run() {
+        const int count = min(KEY_BLOCK, end - next_base), first = next_pass * Own::KEYS, thread = threadIdx.x;
+        if (count <= 0) return;
+        if (first < count) {
+            const int own = first + thread / 2;
+            next = keys + (size_t)(next_base + own) * DIM + (thread & 1) * 4;
+            rows = count - own, left = Own::PARTS, next_pass++;
+        } else {
+            next = values + (size_t)next_base * DIM + thread * 4;
+            rows = count - thread * 4 / DIM, left = (count + Own::PIECE - 1) / Own::PIECE;
+            next_pass = 0, next_base += KEY_BLOCK;
+        }
     }
 
     // The next stage to use, when all its copies have arrived; brings another in place of the last one.
