@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "../attention_prompt.cu"
+#include "../delta.cu"
 #include "../delta_inputs.cu"
 #include "../quantize_many.cu"
 #include "bench.h"
@@ -24,6 +25,8 @@ __global__ void old_delta_inputs_64(const __grid_constant__ DeltaTokensOf all, c
 __global__ void old_delta_inputs_128(const __grid_constant__ DeltaTokensOf all, const __grid_constant__ DeltaSizes sizes,
                                      const float* x, const float* taps, const float* b, const float* a,
                                      const float* neg_exp_a, const float* dt_bias);
+__global__ void old_delta_64(const __grid_constant__ DeltaRows rows, int key_heads, int value_heads);
+__global__ void old_delta_128(const __grid_constant__ DeltaRows rows, int key_heads, int value_heads);
 #define DECLARE(name)                                                                                          \
     __global__ void name(const __grid_constant__ AttentionRows rows, const float* q, float* out, int heads,    \
                          int kv_heads, float scale, const __grid_constant__ OutputGates gates)
@@ -272,7 +275,37 @@ void delta(int dim, int key_heads, int value_heads, int width, std::vector<Span>
            (double)layers / tokens);
 }
 
+void rule(int dim, int key_heads, int value_heads, std::vector<int> sequences, int layers) {
+    size_t tokens = 0;
+    for (int own : sequences) tokens += own + 2;
+    Memory keys(tokens * key_heads * 2 * dim, 1, 0.12f), values(tokens * value_heads * dim, 2, 1), gates(tokens * value_heads * 2, 3, 0.9f);
+    Memory state(sequences.size() * value_heads * dim * dim, 4, 1);
+    Memory after(state.count), out(tokens * value_heads * dim);
+    DeltaRows rows{};
+    size_t at = 0;
+    for (size_t i = 0; i < sequences.size(); i++) {
+        const size_t own = i * value_heads * dim * dim;
+        rows.row[i] = {keys.at + at * key_heads * 2 * dim, values.at + at * value_heads * dim, (float2*)gates.at + at * value_heads,
+                       i % 2 ? nullptr : state.at + own, after.at + own, out.at + at * value_heads * dim, sequences[i], sequences[i]};
+        at += sequences[i] + 2;
+    }
+    const unsigned count = sequences.size();
+    auto old_kernel = [&] {
+        go(dim == 64 ? old_delta_64 : old_delta_128, dim3(value_heads * dim / 16, count), 64, delta_shared(dim), rows, key_heads, value_heads);
+    };
+    auto new_kernel = [&] {
+        go(dim == 64 ? delta_64 : delta_128, dim3(value_heads * dim / 32, count), 128, delta_shared(dim), rows, key_heads, value_heads);
+    };
+    char name[100];
+    snprintf(name, sizeof(name), "delta rule %d/%d of %d, %d tokens of %u", key_heads, value_heads, dim, sequences[0], count);
+    versus(name, {&after, &out}, old_kernel, new_kernel, layers ? 4 : 0, (double)tokens * value_heads * dim * dim * 9, "TFLOP/s",
+           (double)layers / sequences[0]);
+}
+
 void all_bits() {
+    for (int dim : {64, 128})
+        for (int tokens : {1, 2, 16, 17, 100, 1000}) rule(dim, 2, 4, {tokens, 33, 1, 48}, 0);
+
     for (int dim : {64, 128})
         for (int width : {2, 3, 4, 6}) {
             delta(dim, 2, 4, width, {{0, 37, false}, {1, 2, true}, {1, 5, true}, {2, 1, true}, {3, 77, true}}, true, 0);
@@ -310,6 +343,9 @@ void speeds() {
         quantized(PLAIN, rows, 4096, 2, 0, false, 32);
     }
     for (int tokens : {1, 5, 64, 512, 2048}) delta(128, 16, 32, 4, {{0, tokens, true}}, false, 24);
+    for (int tokens : {5, 512, 2048}) rule(128, 16, 32, {tokens}, 24);
+    rule(128, 16, 32, {512, 512, 512, 512}, 24);
+    rule(128, 16, 32, {5, 5, 5, 5, 5, 5, 5, 5}, 24);
     quantized(NORM, 64, 4096, 1, 0, false, 64);
     quantized(NORM, 16, 4096, 1, 0, false, 64);
     quantized(GATED, 16, 14336, 1, 0, false, 32);

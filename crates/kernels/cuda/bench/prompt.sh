@@ -4,7 +4,7 @@
 set -e
 cd "$(dirname "$0")"
 build=$(mktemp -d)
-for file in quantize.cu attention_many.cu delta_inputs.cu common.cuh math.cuh quantize.cuh attention.cuh delta.cuh; do
+for file in quantize.cu attention_many.cu delta_inputs.cu delta.cu common.cuh math.cuh quantize.cuh attention.cuh delta.cuh; do
     git show "$1:./../$file" >"$build/$file"
 done
 cp prompt_old.cu "$build/old.cu"

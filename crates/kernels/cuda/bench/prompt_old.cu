@@ -9,3 +9,6 @@
 #include "quantize.cu"
 #include "attention_many.cu"
 #include "delta_inputs.cu"
+#define delta_64 old_delta_64
+#define delta_128 old_delta_128
+#include "delta.cu"

@@ -74,8 +74,8 @@ pub(super) fn run_delta(heads: DeviceHeads, steps: &[DeltaStep]) {
         list[..steps.len()].copy_from_slice(steps);
         let arguments = Arguments::new().with(list).with(heads.key_heads).with(heads.value_heads);
         // Two warps of eight rows of a head's state each.
-        let grid = [heads.value_heads as usize * dim / 16, steps.len(), 1];
-        launch(name, grid, 64, delta_shared(dim), arguments);
+        let grid = [heads.value_heads as usize * dim / 32, steps.len(), 1];
+        launch(name, grid, 128, delta_shared(dim), arguments);
     }
 }
 
