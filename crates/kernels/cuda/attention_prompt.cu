@@ -99,7 +99,8 @@ struct PromptThread {
                 const u32 place = to + (own * 2 + (thread & 1 ^ own >> 2 & 1)) * 16;
 #pragma unroll
                 for (int i = 0; i < COPIES; i++)
-                    if (i * Own::THREADS / 2 < rows) copy_16(place + i * Own::THREADS * 16, next + i * Own::THREADS / 2 * DIM);
+                    if (i * Own::THREADS / 2 < rows)
+                        copy_16(place + i * Own::THREADS * 16, next + i * Own::THREADS / 2 * DIM);
                 next += Own::PART_OF_KEY;
             } else {
 #pragma unroll
@@ -230,7 +231,8 @@ struct PromptThread {
 #pragma unroll
         for (int distance = 2; distance < 16; distance *= 2)
 #pragma unroll
-            for (int r = 0; r < 8; r++) largest[r] = fmaxf(__shfl_xor_sync(0xffffffffu, largest[r], distance), largest[r]);
+            for (int r = 0; r < 8; r++)
+                largest[r] = fmaxf(__shfl_xor_sync(0xffffffffu, largest[r], distance), largest[r]);
         if ((key & 7) == 0) {
 #pragma unroll
             for (int r = 0; r < 8; r++) shared.maxima[key / 64][row_of(query, r)] = largest[r];
@@ -349,8 +351,8 @@ struct PromptThread {
     }
 
     // Writes the chunk's outputs, through the memory of weights.
-    __device__ __forceinline__ void write(const AttentionRow& row, float* out, int first, int head, int heads, int group,
-                                          const float (&sums)[8][Own::COLUMNS], const OutputGates& gates) {
+    __device__ __forceinline__ void write(const AttentionRow& row, float* out, int first, int head, int heads,
+                                          int group, const float (&sums)[8][Own::COLUMNS], const OutputGates& gates) {
         static_assert(DIM <= KEY_BLOCK, "outputs have room");
         float* place = &shared.weights[0][0];
         __syncthreads();

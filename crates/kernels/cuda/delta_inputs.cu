@@ -32,11 +32,13 @@ struct Window {
     __device__ __forceinline__ void load_taps(const DeltaSizes& sizes, const float* from, int channel) {
         const int missing = 4 - sizes.width;
 #pragma unroll
-        for (int j = 0; j < 4; j++) taps[j] = j >= missing ? from[(size_t)(j - missing) * sizes.channels + channel] : 0.0f;
+        for (int j = 0; j < 4; j++)
+            taps[j] = j >= missing ? from[(size_t)(j - missing) * sizes.channels + channel] : 0.0f;
     }
 
     // Token `t` of the sequence whose inputs are `x`.
-    __device__ __forceinline__ void start(const DeltaSizes& sizes, const float* past, const float* x, int t, int channel) {
+    __device__ __forceinline__ void start(const DeltaSizes& sizes, const float* past, const float* x, int t,
+                                          int channel) {
 #pragma unroll
         for (int j = 0; j < 3; j++) {
             const int from = t + j - 3;
