@@ -28,9 +28,11 @@ constexpr int MAX_RUN = 8, AHEAD = 4;
 // A channel's inputs before a token, for convolutions of up to 4.
 struct Window {
     float taps[4], before[3];
+    // Taps that the convolution does not have; their products would not be zero where an input is infinite.
+    int missing;
 
     __device__ __forceinline__ void load_taps(const DeltaSizes& sizes, const float* from, int channel) {
-        const int missing = 4 - sizes.width;
+        missing = 4 - sizes.width;
 #pragma unroll
         for (int j = 0; j < 4; j++)
             taps[j] = j >= missing ? from[(size_t)(j - missing) * sizes.channels + channel] : 0.0f;
@@ -42,7 +44,7 @@ struct Window {
 #pragma unroll
         for (int j = 0; j < 3; j++) {
             const int from = t + j - 3;
-            const bool used = j >= 4 - sizes.width;
+            const bool used = j >= missing;
             before[j] = 0.0f;
             if (used && from >= 0) {
                 before[j] = x[(size_t)from * sizes.channels + channel];
@@ -56,7 +58,8 @@ struct Window {
     __device__ __forceinline__ float next(float now) {
         float sum = 0;
 #pragma unroll
-        for (int j = 0; j < 3; j++) sum = __fmaf_rn(before[j], taps[j], sum);
+        for (int j = 0; j < 3; j++)
+            if (j >= missing) sum = __fmaf_rn(before[j], taps[j], sum);
         sum = __fmaf_rn(now, taps[3], sum);
         before[0] = before[1], before[1] = before[2], before[2] = now;
         return silu(sum);

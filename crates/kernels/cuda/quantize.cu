@@ -1,7 +1,12 @@
-// Inputs of quantised products of few rows (skinny.cu) as integers (quantize.cuh), fused with what produces
-// the rows: planes [rows][groups][2][64], steps [groups][rows]. A step comes with the group's sum times the
-// step. Groups after the row's end are zeros. Rows of few are made by many threads, each of which norms its
-// row itself: waiting for another would take longer.
+// Inputs of quantised products as integers (quantize.cuh), fused with what produces the row.
+//
+// Threads of a group norm its row themselves: where rows are more, quantize_many.cu is faster.
+//
+// For few rows (skinny.cu): planes [rows][groups][2][64], steps
+// [groups][rows]. For many (wide.cu): [rows / 128][groups][128][2][64], the high plane first in even
+// rows and second in odd ones, and steps [rows / 128][groups][128]. For many on Hopper: blocks of
+// wide_warpgroup.cuh, [rows / 64][groups], with their steps. A step comes with the group's sum times the
+// step. Groups after the row's end are zeros.
 //
 // Grid: groups / 8, rows; 256 threads, a warp for each group.
 #include "quantize.cuh"
@@ -9,20 +14,38 @@
 struct Quantized {
     u8* planes;
     float2* steps;
-    // Inputs of a row; groups, padded to whole segments; rows.
+    // Inputs of a row; groups, padded to whole segments; rows; 0 for few rows, 1 for many, 2 for blocks.
     int inputs;
     int groups;
     int rows;
-    int blocks;
+    int layout;
 };
 
 // The calling warp's group of the calling CTA's row; each lane has inputs 2 lane and 2 lane + 1.
 __device__ __forceinline__ void quantize_group(const Quantized& to, int group, float first, float second) {
     const int lane = threadIdx.x & 31, row = blockIdx.y;
     const QuantizedPair pair = quantize_pair(first, second);
-    u8* planes = to.planes + ((size_t)row * to.groups + group) * 128 + pair.at;
-    if (lane == 0) to.steps[(size_t)group * to.rows + row] = pair.step;
-    *(unsigned short*)planes = pair.high, *(unsigned short*)(planes + 64) = pair.low;
+    u8* planes;
+    int swapped = 0;
+    if (to.layout == 2) {
+        const int r = row % BLOCK_OF_ROWS, i = 2 * lane;
+        u8* block = to.planes + ((size_t)(row / BLOCK_OF_ROWS) * to.groups + group) * BLOCK_OF_INPUTS;
+        if (lane == 0) ((float2*)(block + BLOCK_PLANES))[r] = pair.step;
+        planes = block + r / 8 * 1024 + r % 2 * 512 + i / 16 * 128 + r % 8 / 2 * 32 + i % 16;
+        *(unsigned short*)planes = pair.high, *(unsigned short*)(planes + 16) = pair.low;
+        return;
+    }
+    if (to.layout == 1) {
+        const size_t block = (size_t)(row / 128) * to.groups + group;
+        planes = to.planes + (block * 128 + row % 128) * 128;
+        swapped = (row & 1) * 64;
+        if (lane == 0) to.steps[block * 128 + row % 128] = pair.step;
+    } else {
+        planes = to.planes + ((size_t)row * to.groups + group) * 128;
+        if (lane == 0) to.steps[(size_t)group * to.rows + row] = pair.step;
+    }
+    *(unsigned short*)(planes + pair.at + swapped) = pair.high;
+    *(unsigned short*)(planes + pair.at + (swapped ^ 64)) = pair.low;
 }
 
 __device__ __forceinline__ int own_group() { return blockIdx.x * 8 + (threadIdx.x >> 5); }

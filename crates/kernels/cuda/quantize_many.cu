@@ -10,11 +10,11 @@
 struct ManyQuantized {
     u8* planes;
     float2* steps;
-    // Inputs of a row; groups, padded to whole segments; rows; whether they are blocks for warpgroups.
+    // Inputs of a row; groups, padded to whole segments; rows; 1 for many, 2 for blocks (quantize.cu).
     int inputs;
     int groups;
     int rows;
-    int blocks;
+    int layout;
 };
 
 // Byte `AT` of four words.
@@ -67,7 +67,7 @@ __device__ __forceinline__ QuantizedEight round_eight(const float (&values)[8]) 
 __device__ __forceinline__ void write_eight(const ManyQuantized& to, int row, int group, const float (&values)[8]) {
     const QuantizedEight eight = round_eight(values);
     const int lane = threadIdx.x & 7, odd = lane & 1;
-    if (to.blocks) {
+    if (to.layout == 2) {
         // Two lanes have 16 inputs: the first writes their high bytes, the second the low ones.
         const u32 first = __shfl_xor_sync(0xffffffffu, odd ? eight.high[0] : eight.low[0], 1);
         const u32 second = __shfl_xor_sync(0xffffffffu, odd ? eight.high[1] : eight.low[1], 1);

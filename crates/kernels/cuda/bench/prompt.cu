@@ -152,22 +152,21 @@ void quantized(Kind kind, int rows, int inputs, int layout, int dim, bool odd, i
     Memory steps(layout == 2 ? 0 : (size_t)blocks * groups * 128 * 2);
     const size_t size = (size_t)rows * inputs;
     Memory x(size, 1, 4, odd), y(kind > NORM ? size : 0, 2, 4, odd), weight(inputs, 3, 1);
-    auto to = [&](int last) { return ManyQuantized{(u8*)planes.at, (float2*)steps.at, inputs, groups, rows, last}; };
-    const ManyQuantized before = to(layout), now = to(layout == 2);
+    const ManyQuantized to{(u8*)planes.at, (float2*)steps.at, inputs, groups, rows, layout};
     const float *from = x.at, *second = y.at, *weights = weight.at;
     const dim3 each(groups / 8, rows), many(groups / 4, (rows + 7) / 8);
     const float eps = 1e-5f;
     auto old_kernel = [&] {
-        if (kind == PLAIN) go(old_quantize, each, 256, 0, before, from);
-        if (kind == NORM) go(old_quantize_norm, each, 256, inputs * 4, before, from, weights, eps);
-        if (kind == GATED || kind == GELU) go(old_quantize_gated, each, 256, 0, before, from, second, (int)(kind == GELU));
-        if (kind == GATED_NORM) go(old_quantize_gated_norm, each, 256, 0, before, from, second, weights, dim, eps);
+        if (kind == PLAIN) go(old_quantize, each, 256, 0, to, from);
+        if (kind == NORM) go(old_quantize_norm, each, 256, inputs * 4, to, from, weights, eps);
+        if (kind == GATED || kind == GELU) go(old_quantize_gated, each, 256, 0, to, from, second, (int)(kind == GELU));
+        if (kind == GATED_NORM) go(old_quantize_gated_norm, each, 256, 0, to, from, second, weights, dim, eps);
     };
     auto new_kernel = [&] {
-        if (kind == PLAIN) go(quantize_many, many, 256, 0, now, from);
-        if (kind == NORM) go(quantize_many_norm, dim3(rows), 128, inputs * 4, now, from, weights, eps);
-        if (kind == GATED || kind == GELU) go(quantize_many_gated, many, 256, 0, now, from, second, (int)(kind == GELU));
-        if (kind == GATED_NORM) go(quantize_many_gated_norm, many, 256, 0, now, from, second, weights, dim, eps);
+        if (kind == PLAIN) go(quantize_many, many, 256, 0, to, from);
+        if (kind == NORM) go(quantize_many_norm, dim3(rows), 128, inputs * 4, to, from, weights, eps);
+        if (kind == GATED || kind == GELU) go(quantize_many_gated, many, 256, 0, to, from, second, (int)(kind == GELU));
+        if (kind == GATED_NORM) go(quantize_many_gated_norm, many, 256, 0, to, from, second, weights, dim, eps);
     };
     char name[100];
     snprintf(name, sizeof(name), "%s %dx%d%s%s", KINDS[kind], rows, inputs, layout == 2 ? ", blocks" : "", odd ? ", odd" : "");
@@ -342,24 +341,31 @@ void speeds() {
         quantized(GATED_NORM, rows, 4096, 2, 128, false, 24);
         quantized(PLAIN, rows, 4096, 2, 0, false, 32);
     }
-    for (int tokens : {1, 5, 64, 512, 2048}) delta(128, 16, 32, 4, {{0, tokens, true}}, false, 24);
+    for (int tokens : {1, 5, 16, 32, 40, 64, 128, 256, 512, 2048}) delta(128, 16, 32, 4, {{0, tokens, true}}, false, 24);
     for (int tokens : {5, 512, 2048}) rule(128, 16, 32, {tokens}, 24);
     rule(128, 16, 32, {512, 512, 512, 512}, 24);
     rule(128, 16, 32, {5, 5, 5, 5, 5, 5, 5, 5}, 24);
-    quantized(NORM, 64, 4096, 1, 0, false, 64);
-    quantized(NORM, 16, 4096, 1, 0, false, 64);
-    quantized(GATED, 16, 14336, 1, 0, false, 32);
-    quantized(PLAIN, 16, 4096, 1, 0, false, 32);
+    // The engine takes the kernels of before for few rows.
+    for (int rows : {16, 24, 32, 48, 64, 65, 96, 128}) {
+        const int layout = rows > 64 ? 2 : 1;
+        quantized(NORM, rows, 4096, layout, 0, false, 64);
+        quantized(GATED, rows, 14336, layout, 0, false, 32);
+        quantized(GATED_NORM, rows, 4096, layout, 128, false, 24);
+        quantized(PLAIN, rows, 4096, layout, 0, false, 32);
+    }
     for (int tokens : {512, 2048, 8192}) {
         attention(128, 32, 8, {{tokens, 0}}, false, false, 32);
         attention(256, 16, 4, {{tokens, 0}}, true, false, 8);
     }
     attention(128, 32, 8, {{512, 7680}}, false, false, 32);
     attention(64, 16, 8, {{2048, 0}}, false, false, 24);
-    // Few queries after many keys: the engine keeps the kernel of before where chunks are fewer than
-    // multiprocessors.
-    for (int tokens : {8, 32, 64, 128, 256}) attention(128, 32, 8, {{tokens, 8000}}, false, false, 32);
-    for (int tokens : {8, 32, 64, 128, 256}) attention(256, 16, 4, {{tokens, 8000}}, true, false, 8);
+    // Few queries after many keys: chunks of half to three times the multiprocessors, where the engine
+    // begins to take the kernel for prompts.
+    for (int tokens : {8, 32, 64, 128, 160, 192, 224, 256, 272, 288, 320, 352, 384, 448, 512, 544, 576, 640, 768})
+        attention(128, 32, 8, {{tokens, 8000}}, false, false, 32);
+    for (int tokens : {8, 32, 64, 128, 144, 160, 192, 224, 256, 272, 288, 320, 384, 512, 544, 640, 768})
+        attention(256, 16, 4, {{tokens, 8000}}, true, false, 8);
+    for (int tokens : {256, 512, 544, 768, 1024, 1056, 1280}) attention(64, 16, 8, {{tokens, 8000}}, false, false, 24);
 }
 
 }  // namespace

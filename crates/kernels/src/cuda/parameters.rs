@@ -9,8 +9,8 @@ pub struct QuantizedRows {
     pub inputs: i32,
     pub groups: i32,
     pub rows: i32,
-    /// Whether many rows are in blocks for warpgroups.
-    pub blocks: i32,
+    /// 0 for few rows, 1 for many, 2 for warpgroups.
+    pub layout: i32,
 }
 
 /// A row of inputs that a product makes integers of. A norm is over each `dim` of it; without one

@@ -49,12 +49,12 @@ struct QuantizedInputs {
     layout: Layout,
 }
 
-/// How integers lie in memory.
+/// How integers lie in memory, as kernels number it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Layout {
-    Few,
-    Many,
-    Warpgroups,
+    Few = 0,
+    Many = 1,
+    Warpgroups = 2,
 }
 
 impl Layout {
@@ -77,8 +77,7 @@ impl Layout {
     }
 }
 
-/// Off: alone their products have run on an H100, in a model on the emulated device only.
-static WARPGROUPS: AtomicBool = AtomicBool::new(false);
+static WARPGROUPS: AtomicBool = AtomicBool::new(true);
 
 /// Whether products of many rows may use the instructions of warpgroups on GPUs that have them: for
 /// tests and measurements, since no bit depends on it.
@@ -130,9 +129,9 @@ impl QuantizedInputs {
             inputs,
             groups: groups as i32,
             rows: rows as i32,
-            blocks: (layout == Layout::Warpgroups).into(),
+            layout: layout as i32,
         };
-        source.quantize(to, layout != Layout::Few);
+        source.quantize(to);
         QuantizedInputs { planes, steps, rows, segments, layout }
     }
 
@@ -254,11 +253,21 @@ fn multiply_row(source: Source, products: &[Product]) -> bool {
 }
 
 impl Source<'_> {
+    /// Most rows of which the kernels for few make integers sooner, on an H200; no bit depends on it.
+    fn max_few_rows(self) -> usize {
+        match self {
+            Source::Plain { .. } => MAX_FEW_ROWS,
+            Source::Normed { .. } => 64,
+            Source::Gated { .. } | Source::GatedNorm { .. } => 16,
+        }
+    }
+
     /// Makes integers of the rows, by the kernels for few or for many.
     #[track_caller]
-    fn quantize(self, to: QuantizedRows, many: bool) {
+    fn quantize(self, to: QuantizedRows) {
         let (arguments, at) = (Arguments::new().with(to), resident_f32);
         let (groups, rows) = (to.groups as usize, to.rows as usize);
+        let many = rows > self.max_few_rows();
         let grid = if many { [groups / 4, rows.div_ceil(8), 1] } else { [groups / 8, rows, 1] };
         match self {
             Source::Plain { x } => {
