@@ -283,8 +283,8 @@ fn attend_many(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: Ou
     }
 }
 
-/// Whether so many chunks of a prompt keep the device busy; fewer are done sooner in smaller ones. No
-/// bit depends on it. Generations after 10 share less memory than the kernel needs.
+/// Whether `chunks` of a prompt keep the device busy; fewer are done sooner in smaller ones. No bit
+/// depends on it. Generations after 10 share less memory than the kernel needs.
 ///
 /// Two chunks run at once on a multiprocessor. On an H200, those with heads of 256 were faster from
 /// 0.97 for each on, with heads of 128 from 1.94 on but not with 0.97.

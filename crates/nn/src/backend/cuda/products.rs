@@ -253,7 +253,7 @@ fn multiply_row(source: Source, products: &[Product]) -> bool {
 }
 
 impl Source<'_> {
-    /// Most rows of which the kernels for few make integers sooner, on an H200; no bit depends on it.
+    /// Most rows whose integers the kernels for few make sooner on an H200; no bit depends on it.
     fn max_few_rows(self) -> usize {
         match self {
             Source::Plain { .. } => MAX_FEW_ROWS,
