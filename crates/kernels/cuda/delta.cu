@@ -185,12 +185,13 @@ __device__ __forceinline__ void gated_delta(const DeltaRow& row, int key_heads, 
         for (int j = 0; j < OWN; j++) row.after[state + r * DIM + j * 8] = s[r][j];
 }
 
-extern "C" __global__ void __launch_bounds__(64)
+// Four warps, one for each scheduler of a multiprocessor: two CTAs of two may share the same two schedulers.
+extern "C" __global__ void __launch_bounds__(128)
     delta_128(const __grid_constant__ DeltaRows rows, int key_heads, int value_heads) {
-    gated_delta<128, 2, 2>(rows.row[blockIdx.y], key_heads, value_heads);
+    gated_delta<128, 4, 2>(rows.row[blockIdx.y], key_heads, value_heads);
 }
 
-extern "C" __global__ void __launch_bounds__(64)
+extern "C" __global__ void __launch_bounds__(128)
     delta_64(const __grid_constant__ DeltaRows rows, int key_heads, int value_heads) {
-    gated_delta<64, 2, 2>(rows.row[blockIdx.y], key_heads, value_heads);
+    gated_delta<64, 4, 2>(rows.row[blockIdx.y], key_heads, value_heads);
 }

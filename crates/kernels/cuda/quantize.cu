@@ -1,5 +1,7 @@
 // Inputs of quantised products as integers (quantize.cuh), fused with what produces the row.
 //
+// Threads of a group norm its row themselves: where rows are more, quantize_many.cu is faster.
+//
 // For few rows (skinny.cu): planes [rows][groups][2][64], steps
 // [groups][rows]. For many (wide.cu): [rows / 128][groups][128][2][64], the high plane first in even
 // rows and second in odd ones, and steps [rows / 128][groups][128]. For many on Hopper: blocks of

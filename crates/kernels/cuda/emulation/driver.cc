@@ -11,6 +11,7 @@
 
 #include "../attention.cu"
 #include "../attention_many.cu"
+#include "../attention_prompt.cu"
 #include "../delta.cu"
 #include "../delta_inputs.cu"
 #include "../delta_token.cu"
@@ -19,6 +20,7 @@
 #include "../persistent.cu"
 #include "../medium_warpgroup.cu"
 #include "../quantize.cu"
+#include "../quantize_many.cu"
 #include "../rows.cu"
 #include "../sample.cu"
 #include "../skinny.cu"
@@ -164,7 +166,9 @@ const std::map<std::string, Launch>& kernels() {
         KERNEL(quantize_gated_norm), KERNEL(rms_norm), KERNEL(embed_4), KERNEL(embed_8),
         KERNEL(attend_few_64_4), KERNEL(attend_few_64_4_deep), KERNEL(attend_few_64_16), KERNEL(attend_many_64), KERNEL(attend_few_128_4), KERNEL(attend_few_128_4_deep),
         KERNEL(attend_few_128_16), KERNEL(attend_many_128), KERNEL(attend_few_256_4), KERNEL(attend_few_256_4_deep), KERNEL(attend_few_256_16),
-        KERNEL(attend_many_256), KERNEL(sample_blocks), KERNEL(sample_finish),
+        KERNEL(attend_many_256), KERNEL(attend_prompt_64), KERNEL(attend_prompt_128), KERNEL(attend_prompt_256),
+        KERNEL(quantize_many), KERNEL(quantize_many_norm), KERNEL(quantize_many_gated), KERNEL(quantize_many_gated_norm),
+        KERNEL(sample_blocks), KERNEL(sample_finish),
     };
     return all;
 }

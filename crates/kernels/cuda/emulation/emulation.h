@@ -58,6 +58,12 @@ inline unsigned __float_as_uint(float x) {
     memcpy(&y, &x, 4);
     return y;
 }
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned places) {
+    const unsigned long long all = (unsigned long long)y << 32 | x;
+    unsigned bytes = 0;
+    for (int i = 0; i < 4; i++) bytes |= (unsigned)(all >> (places >> 4 * i & 7) * 8 & 255) << 8 * i;
+    return bytes;
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 
 // Lets the block's other threads run.

@@ -118,6 +118,9 @@ pub struct ConvSpan {
     pub padding: i32,
 }
 
+/// Most tokens whose inputs of the delta rule a block of threads computes.
+pub const MAX_DELTA_RUN: i32 = 8;
+
 pub type ConvSpans = [ConvSpan; 32];
 
 /// A sequence's keys and values before attention.
@@ -365,4 +368,15 @@ pub const fn many_queries(dim: usize) -> usize {
 pub const fn many_shared(dim: usize) -> usize {
     let rows = many_queries(dim);
     (2 * 256 * 20 + rows * dim + 256 * (rows + 4) + 8 * rows) * 4
+}
+
+/// Queries in a block of a prompt's attention.
+pub const fn prompt_queries(dim: usize) -> usize {
+    if dim == 256 { 32 } else { 64 }
+}
+
+pub const fn prompt_shared(dim: usize) -> usize {
+    let rows = prompt_queries(dim);
+    let keys = 4 / (rows / 32) * 64;
+    (3 * 8 * keys + dim * rows + 256 * rows + (keys / 64 + 5) * rows) * 4
 }

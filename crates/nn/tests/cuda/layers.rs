@@ -72,10 +72,13 @@ fn attention_of_steps_of_every_kind_matches_the_cpu() {
             attend(shape, pairs, &steps)
         });
     }
-    check("over several blocks of keys", || {
-        let steps: [&[i32]; 5] = [&[300], &[1], &[240], &[3], &[1]];
-        attend((4, 2, 64, 32, false, false), RopePairs::Halves, &steps)
-    });
+    // Chunks of prompts, then so few queries that smaller ones are taken.
+    for (heads, kv_heads, dim) in [(4, 2, 64), (2, 1, 128), (2, 1, 256)] {
+        check(&format!("heads of {dim} over several blocks of keys"), || {
+            let steps: [&[i32]; 6] = [&[300], &[1], &[240], &[17], &[3], &[1]];
+            attend((heads, kv_heads, dim, 32, false, false), RopePairs::Halves, &steps)
+        });
+    }
     if is_gpu() {
         check("a long prompt", || {
             attend((16, 4, 256, 32, true, true), RopePairs::Halves, &[&[3000, 1500], &[1, 1], &[1, 600]])

@@ -128,7 +128,7 @@ fn mlp_added_to_the_stream_matches_the_cpu() {
     if !has_device() {
         return;
     }
-    for rows in [1, 6, 33] {
+    for rows in [1, 6, 12, 33, 70] {
         for activation in [Activation::Silu, Activation::GeluTanh] {
             check(&format!("{rows} rows, {activation:?}"), || {
                 let (hidden, inner) = (192, 640);
@@ -152,7 +152,7 @@ fn gated_output_projection_matches_the_cpu() {
     if !has_device() {
         return;
     }
-    for (dim, rows) in [(64, 1), (128, 5), (64, 40), (32, 3)] {
+    for (dim, rows) in [(64, 1), (128, 5), (64, 12), (64, 40), (128, 70), (32, 3)] {
         check(&format!("heads of {dim}, {rows} rows"), || {
             let width = 3 * 128;
             let layer = linear(6, [72, width], 4, false);

@@ -8,12 +8,12 @@ use super::support::{array, bits, check, has_device, is_gpu, numbers};
 /// What a sequence does in a step: tokens, of which drafts, of which rewound afterwards.
 type Step = (i32, i32, i32);
 
-fn net(dim: i32, key_heads: i32, value_heads: i32) -> DeltaNet {
+fn net(dim: i32, width: i32, key_heads: i32, value_heads: i32) -> DeltaNet {
     let heads = DeltaHeads { key_heads, value_heads, key_dim: dim, value_dim: dim };
     let channels = (2 * key_heads + value_heads) * dim;
     let rates: Vec<f32> = numbers(3, value_heads as usize).iter().map(|v| -v.abs()).collect();
     let weights = DeltaWeights {
-        conv1d: array(1, &[channels, 4]),
+        conv1d: array(1, &[channels, width]),
         neg_exp_a: Array::from_slice(&rates, &[value_heads]),
         dt_bias: array(2, &[value_heads]),
         norms: [(dim as f32).powf(-0.5), 1.0].map(|scale| RmsNorm::l2(dim, 1e-6, scale)),
@@ -23,13 +23,25 @@ fn net(dim: i32, key_heads: i32, value_heads: i32) -> DeltaNet {
 
 /// The outputs of all steps, and the states at their end.
 fn run(dim: i32, steps: &[&[Step]]) -> Vec<Vec<u32>> {
+    run_with(dim, 4, steps, numbers)
+}
+
+/// The same with a convolution of `width`, and inputs by `numbers_of`, which takes a seed.
+fn run_with(
+    dim: i32,
+    width: i32,
+    steps: &[&[Step]],
+    numbers_of: impl Fn(u64, usize) -> Vec<f32>,
+) -> Vec<Vec<u32>> {
     let (key_heads, value_heads) = (2, 4);
-    let net = net(dim, key_heads, value_heads);
+    let net = net(dim, width, key_heads, value_heads);
+    let channels = (2 * key_heads + value_heads) * dim;
     let mut states: Vec<Recurrence> = vec![Recurrence::default(); steps[0].len()];
     let mut outs = vec![];
     for (i, rows) in steps.iter().enumerate() {
         let tokens: i32 = rows.iter().map(|row| row.0).sum();
-        let qkv = array(100 + i as u64, &[tokens, (2 * key_heads + value_heads) * dim]);
+        let inputs = numbers_of(100 + i as u64, (tokens * channels) as usize);
+        let qkv = Array::from_slice(&inputs, &[tokens, channels]);
         let [b, a] = [200, 300].map(|seed| array(seed + i as u64, &[tokens, value_heads]));
         // A clone shares the state, which must not change it.
         let kept = states[0].clone();
@@ -72,6 +84,38 @@ fn delta_net_over_steps_and_drafts_matches_the_cpu() {
     }
     if is_gpu() {
         check("a long prompt", || run(128, &[&[(2000, 0, 0), (77, 0, 0)], &[(1, 0, 0), (500, 0, 0)]]));
+    }
+}
+
+/// An infinite input of a query must change the outputs of `width` tokens, and of no other.
+#[test]
+fn delta_net_of_convolutions_of_other_widths_matches_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    let (dim, tokens) = (64, 45);
+    for width in [2, 3, 6] {
+        check(&format!("convolutions of {width}"), || {
+            let channels = 8 * dim as usize;
+            let with_infinities = |seed, size| {
+                let mut inputs = numbers(seed, size);
+                for token in [8, 21] {
+                    inputs[token * channels + token] = f32::INFINITY;
+                }
+                inputs
+            };
+            let mut outs = run_with(dim, width, &[&[(tokens - 5, 0, 0), (5, 0, 0)]], with_infinities);
+            let is_finite =
+                |token: usize| outs[0][token * 256..][..64].iter().all(|bits| bits >> 23 & 255 < 255);
+            let unlike = (0..tokens as usize).filter(|token| !is_finite(*token)).count();
+            assert_eq!(unlike, 2 * width as usize, "tokens with an infinite input");
+            // Signs of what is not a number differ.
+            outs.iter_mut()
+                .flatten()
+                .filter(|bits| f32::from_bits(**bits).is_nan())
+                .for_each(|bits| *bits = 1);
+            outs
+        });
     }
 }
 

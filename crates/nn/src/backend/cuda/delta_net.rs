@@ -4,14 +4,15 @@
 use std::rc::Rc;
 
 use kernels::cuda::{
-    DeltaSizes, DeltaSpan, DeltaSpans, DeltaStep, DeltaToken, DeltaTokenList, OperationKind,
+    DeltaSizes, DeltaSpan, DeltaSpans, DeltaStep, DeltaToken, DeltaTokenList, MAX_DELTA_RUN,
+    OperationKind,
 };
 use mlx::{Array, cuda::Arguments};
 
 use super::{
     super::cpu,
     delta_state::{DeviceDeltaNet, DeviceDraft, DeviceTokens, Move, run_delta, shift},
-    launch::{empty, fall_back, is_f32, launch, resident},
+    launch::{device, empty, fall_back, is_f32, launch, resident},
     persistent::{self, queue},
 };
 use crate::{
@@ -259,6 +260,9 @@ fn inputs_of(net: &DeviceDeltaNet, heads: DeltaHeads, [qkv, b, a]: [&Array; 3], 
         *to = DeltaSpan { row_start: span.row_start - first, start: span.start - first, ..*span };
     }
     let from = |x: &Array| x.device_address() + first as u64 * x.dim(1) as u64 * 4;
+    // A block computes two heads of values, and several tokens when there are many.
+    let parts = heads.key_heads + (heads.value_heads + 1) / 2;
+    let run = (tokens * parts / (8 * device().multiprocessors as i32)).clamp(1, MAX_DELTA_RUN);
     let arguments = Arguments::new()
         .with(list)
         .with(net.sizes)
@@ -267,9 +271,10 @@ fn inputs_of(net: &DeviceDeltaNet, heads: DeltaHeads, [qkv, b, a]: [&Array; 3], 
         .with(from(b))
         .with(from(a))
         .with(net.neg_exp_a.device_address())
-        .with(net.dt_bias.device_address());
+        .with(net.dt_bias.device_address())
+        .with(run);
     let name = if heads.key_dim == 64 { "delta_inputs_64" } else { "delta_inputs_128" };
-    let grid = [tokens as usize, (heads.key_heads + heads.value_heads) as usize, 1];
+    let grid = [(tokens as usize).div_ceil(run as usize), parts as usize, 1];
     launch(name, grid, heads.key_dim as u32, 0, arguments);
 }
 

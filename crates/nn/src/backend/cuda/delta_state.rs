@@ -73,9 +73,9 @@ pub(super) fn run_delta(heads: DeviceHeads, steps: &[DeltaStep]) {
         let mut list: DeltaSteps = [DeltaStep::default(); 16];
         list[..steps.len()].copy_from_slice(steps);
         let arguments = Arguments::new().with(list).with(heads.key_heads).with(heads.value_heads);
-        // Two warps of eight rows of a head's state each.
-        let grid = [heads.value_heads as usize * dim / 16, steps.len(), 1];
-        launch(name, grid, 64, delta_shared(dim), arguments);
+        // Four warps of eight rows of a head's state each.
+        let grid = [heads.value_heads as usize * dim / 32, steps.len(), 1];
+        launch(name, grid, 128, delta_shared(dim), arguments);
     }
 }
 

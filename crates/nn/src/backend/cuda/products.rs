@@ -140,36 +140,7 @@ impl QuantizedInputs {
             rows: rows as i32,
             layout: layout as i32,
         };
-        let (grid, arguments) = ([groups / 8, rows, 1], Arguments::new().with(to));
-        let at = |x: &Array| resident_f32(x);
-        match source {
-            Source::Plain { x } => {
-                let x = at(x);
-                launch("quantize", grid, 256, 0, arguments.with(x.device_address()));
-            }
-            Source::Normed { x, norm } => {
-                let (x, weight) = (at(x), norm.device_weight());
-                let arguments =
-                    arguments.with(x.device_address()).with(weight.device_address()).with(norm.eps);
-                launch("quantize_norm", grid, 256, inputs as usize * 4, arguments);
-            }
-            Source::Gated { gate, up, activation } => {
-                let (gate, up) = (at(gate), at(up));
-                let arguments =
-                    arguments.with(gate.device_address()).with(up.device_address()).with(activation);
-                launch("quantize_gated", grid, 256, 0, arguments);
-            }
-            Source::GatedNorm { x, gate, norm } => {
-                let (x, gate, weight) = (at(x), at(gate), norm.device_weight());
-                let arguments = arguments
-                    .with(x.device_address())
-                    .with(gate.device_address())
-                    .with(weight.device_address())
-                    .with(norm.weight.dim(0))
-                    .with(norm.eps);
-                launch("quantize_gated_norm", grid, 256, 0, arguments);
-            }
-        }
+        source.quantize(to);
         QuantizedInputs { planes, steps, rows, segments, layout }
     }
 
@@ -359,6 +330,59 @@ fn multiply_row(source: Source, products: &[Product]) -> bool {
 }
 
 impl Source<'_> {
+    /// Most rows whose integers the kernels for few make sooner on an H200; no bit depends on it.
+    fn max_few_rows(self) -> usize {
+        match self {
+            Source::Plain { .. } => MAX_FEW_ROWS,
+            Source::Normed { .. } => 64,
+            Source::Gated { .. } | Source::GatedNorm { .. } => 16,
+        }
+    }
+
+    /// Makes integers of the rows, by the kernels for few or for many.
+    #[track_caller]
+    fn quantize(self, to: QuantizedRows) {
+        let (arguments, at) = (Arguments::new().with(to), resident_f32);
+        let (groups, rows) = (to.groups as usize, to.rows as usize);
+        let many = rows > self.max_few_rows();
+        let grid = if many { [groups / 4, rows.div_ceil(8), 1] } else { [groups / 8, rows, 1] };
+        match self {
+            Source::Plain { x } => {
+                let x = at(x);
+                let name = if many { "quantize_many" } else { "quantize" };
+                launch(name, grid, 256, 0, arguments.with(x.device_address()));
+            }
+            Source::Normed { x, norm } => {
+                let (x, weight) = (at(x), norm.device_weight());
+                let arguments =
+                    arguments.with(x.device_address()).with(weight.device_address()).with(norm.eps);
+                let shared = to.inputs as usize * 4;
+                match many {
+                    true => launch("quantize_many_norm", [rows, 1, 1], 128, shared, arguments),
+                    false => launch("quantize_norm", grid, 256, shared, arguments),
+                }
+            }
+            Source::Gated { gate, up, activation } => {
+                let (gate, up) = (at(gate), at(up));
+                let arguments =
+                    arguments.with(gate.device_address()).with(up.device_address()).with(activation);
+                let name = if many { "quantize_many_gated" } else { "quantize_gated" };
+                launch(name, grid, 256, 0, arguments);
+            }
+            Source::GatedNorm { x, gate, norm } => {
+                let (x, gate, weight) = (at(x), at(gate), norm.device_weight());
+                let arguments = arguments
+                    .with(x.device_address())
+                    .with(gate.device_address())
+                    .with(weight.device_address())
+                    .with(norm.weight.dim(0))
+                    .with(norm.eps);
+                let name = if many { "quantize_many_gated_norm" } else { "quantize_gated_norm" };
+                launch(name, grid, 256, 0, arguments);
+            }
+        }
+    }
+
     /// As the product of one row takes it, with its arrays; `None` if making the integers once is
     /// faster.
     #[track_caller]

@@ -1,0 +1,419 @@
+// Attention of prompts (attention.cuh): as in attention_many.cu, but a thread has 8 times 8 scores, then 8
+// queries and up to 8 columns of the outputs, so that it reads less shared memory for a multiply-add.
+//
+// Copies bring stages in the order of their use: parts of 8 numbers of all keys of a pass, then some values.
+// Lanes of a warp are 4 over queries and 8 over keys or columns; a load of 16 bytes takes no longer where
+// neighbouring lanes, or every other one, read the same: bits 0 and 4 of a lane are those over queries.
+#include "attention.cuh"
+
+template <int DIM, int ROWS>
+struct PromptChunk {
+    static constexpr int THREADS = 128, STAGES = 3, PART_OF_KEY = 8;
+    // A warp has 32 queries, and 64 keys or the columns of its share.
+    static constexpr int ACROSS = 4 / (ROWS / 32), KEYS = ACROSS * 64, PARTS = DIM / PART_OF_KEY;
+    static constexpr int SHARE = DIM / ACROSS, COLUMNS = SHARE / 8;
+    // Numbers of a stage, and values in it.
+    static constexpr int STAGE = KEYS * PART_OF_KEY, PIECE = STAGE / DIM;
+    static_assert(PIECE % 8 == 0 && COLUMNS % 4 == 0 && KEY_BLOCK % KEYS == 0, "sizes");
+
+    // 16 bytes of key k are at place `four ^ k / 4 % 2`, 4 weights of it at place `fours ^ k % 8`: without
+    // conflicts of banks.
+    __align__(16) float stages[STAGES][STAGE];
+    __align__(16) float queries[DIM][ROWS];
+    __align__(16) float weights[KEY_BLOCK][ROWS];
+    __align__(16) float maxima[ACROSS][ROWS];
+    // Factors that merge the current block, and the largest score and the sum so far.
+    __align__(16) float before[ROWS], now[ROWS], most[ROWS], all[ROWS];
+    // Keys that a query sees.
+    int visible[ROWS];
+};
+
+constexpr int prompt_shared(int dim, int queries) {
+    const int keys = 4 / (queries / 32) * 64;
+    return (3 * 8 * keys + dim * queries + 256 * queries + (keys / 64 + 5) * queries) * 4;
+}
+
+// What a thread computes with a chunk.
+template <int DIM, int ROWS>
+struct PromptThread {
+    using Own = PromptChunk<DIM, ROWS>;
+    Own& shared;
+    // Keys and values of the sequence's head, as many as the chunk sees.
+    const float *keys, *values;
+    int end;
+    // Whether the chunk has any of the warp's queries.
+    bool active;
+    // The first of the thread's queries, of which it has 4 and the 4 after the next 12; its first key of a
+    // pass, of which it has every 8th; the first of its columns, of which it has 4, and 4 after the next 28.
+    int query, key, column;
+    // What is to be brought next: the thread's place in it, the keys or values from there on, and stages left of
+    // the same kind. The block after it, and the pass, or 0 for values. The slots of stages to bring and to use.
+    const float* next;
+    int rows, left, next_base, next_pass, next_slot, slot;
+
+    __device__ __forceinline__ PromptThread(Own& shared, const AttentionRow& row, int head, int last_visible)
+        : shared(shared), end(last_visible), left(0), next_base(0), next_pass(0), next_slot(0), slot(0) {
+        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, across = warp % Own::ACROSS;
+        const int over = (lane & 1) + (lane >> 4) * 2, along = lane >> 1 & 7;
+        query = warp / Own::ACROSS * 32 + over * 4;
+        key = across * 64 + along, column = across * Own::SHARE + along * 4;
+        const size_t at = (size_t)head * row.capacity * DIM;
+        keys = row.keys + at, values = row.values + at;
+    }
+
+    __device__ __forceinline__ static int row_of(int query, int i) { return query + i % 4 + i / 4 * 16; }
+
+    // Copies the chunk's queries, by columns; zeros beyond the row's tokens.
+    __device__ __forceinline__ void load(const AttentionRow& row, const float* q, int first, int head, int heads,
+                                         int group) {
+#pragma unroll 4
+        for (int i = threadIdx.x; i < ROWS * DIM / 4; i += Own::THREADS) {
+            // 16 queries and two fours of each in a warp.
+            const int r = i / 32 % (ROWS / 16) * 16 + i % 16, column = (i / (2 * ROWS) * 2 + i / 16 % 2) * 4;
+            const int token = (first + r) / group;
+            float4 value = make_float4(0, 0, 0, 0);
+            if (token < row.tokens) {
+                const size_t at = (size_t)(row.start + token) * heads + head * group + (first + r) % group;
+                value = *(const float4*)(q + at * DIM + column);
+            }
+            shared.queries[column][r] = value.x, shared.queries[column + 1][r] = value.y;
+            shared.queries[column + 2][r] = value.z, shared.queries[column + 3][r] = value.w;
+        }
+        for (int r = threadIdx.x; r < ROWS; r += Own::THREADS) {
+            shared.most[r] = -INFINITY, shared.all[r] = 0;
+            shared.visible[r] = visible_keys(row, first + r, group, 0);
+        }
+        active = first + query / 32 * 32 < row.tokens * group;
+        for (int i = 0; i < Own::STAGES - 1; i++) fetch();
+    }
+
+    // Starts copying the next stage, if there is one.
+    __device__ __forceinline__ void fetch() {
+        if (left == 0) begin_run();
+        if (left > 0) {
+            left--;
+            constexpr int COPIES = Own::STAGE / 4 / Own::THREADS;
+            const int thread = threadIdx.x, own = thread / 2;
+            const u32 to = shared_address(shared.stages[next_slot]);
+            if (next_pass > 0) {
+                const u32 place = to + (own * 2 + (thread & 1 ^ own >> 2 & 1)) * 16;
+#pragma unroll
+                for (int i = 0; i < COPIES; i++)
+                    if (i * Own::THREADS / 2 < rows)
+                        copy_16(place + i * Own::THREADS * 16, next + i * Own::THREADS / 2 * DIM);
+                next += Own::PART_OF_KEY;
+            } else {
+#pragma unroll
+                for (int i = 0; i < COPIES; i++)
+                    if (i * Own::THREADS * 4 / DIM < rows)
+                        copy_16(to + (i * Own::THREADS + thread) * 16, next + i * Own::THREADS * 4);
+                next += Own::STAGE, rows -= Own::PIECE;
+            }
+            next_slot = next_slot + 1 == Own::STAGES ? 0 : next_slot + 1;
+        }
+        commit_copies();
+    }
+
+    // The next stages to be brought: the keys of a pass, or a block's values.
+    __device__ __forceinline__ void begin_run() {
+        const int count = min(KEY_BLOCK, end - next_base), first = next_pass * Own::KEYS, thread = threadIdx.x;
+        if (count <= 0) return;
+        if (first < count) {
+            const int own = first + thread / 2;
+            next = keys + (size_t)(next_base + own) * DIM + (thread & 1) * 4;
+            rows = count - own, left = Own::PARTS, next_pass++;
+        } else {
+            next = values + (size_t)next_base * DIM + thread * 4;
+            rows = count - thread * 4 / DIM, left = (count + Own::PIECE - 1) / Own::PIECE;
+            next_pass = 0, next_base += KEY_BLOCK;
+        }
+    }
+
+    // The next stage to use, when all its copies have arrived; brings another in place of the last one.
+    __device__ __forceinline__ const float* enter() {
+        wait_for_copies<Own::STAGES - 2>();
+        __syncthreads();
+        fetch();
+        const float* stage = shared.stages[slot];
+        slot = slot + 1 == Own::STAGES ? 0 : slot + 1;
+        return stage;
+    }
+
+    // Dot products of the thread's queries and its keys from `first` of the block on.
+    __device__ __forceinline__ void multiply(int first, int count, float (&scores)[8][8]) {
+        const bool needed = active && first + key / 64 * 64 < count;
+        const int swap = key >> 2 & 1;
+#pragma unroll
+        for (int i = 0; i < 64; i++) (&scores[0][0])[i] = 0;
+#pragma unroll 1
+        for (int part = 0; part < Own::PARTS; part++) {
+            const float* from = enter() + key * Own::PART_OF_KEY;
+            if (!needed) continue;
+            const float* x = &shared.queries[part * Own::PART_OF_KEY][query];
+#pragma unroll
+            for (int four = 0; four < 2; four++) {
+                float4 own[8];
+#pragma unroll
+                for (int j = 0; j < 8; j++) own[j] = *(const float4*)(from + j * 64 + (four ^ swap) * 4);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float eight[8];
+                    load_queries(eight, x + (four * 4 + i) * ROWS);
+#pragma unroll
+                    for (int j = 0; j < 8; j++) {
+                        const float y = i == 0 ? own[j].x : i == 1 ? own[j].y : i == 2 ? own[j].z : own[j].w;
+#pragma unroll
+                        for (int r = 0; r < 8; r++) scores[j][r] = __fmaf_rn(eight[r], y, scores[j][r]);
+                    }
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ static void load_queries(float (&to)[8], const float* from) {
+        const float4 first = *(const float4*)from, second = *(const float4*)(from + 16);
+        to[0] = first.x, to[1] = first.y, to[2] = first.z, to[3] = first.w;
+        to[4] = second.x, to[5] = second.y, to[6] = second.z, to[7] = second.w;
+    }
+
+    // The weights of the thread's key `j` from `first` on, and its queries: 4, and 4 at `place ^ 16`.
+    __device__ __forceinline__ float* weights_of(int first, int j, int half) const {
+        return &shared.weights[first + key + j * 8][(query ^ (key & 7) * 4) ^ half * 16];
+    }
+
+    // Scales scores and hides those of keys that queries do not see; `largest` of all so far.
+    __device__ __forceinline__ void mask(int base, int first, int count, float scale, float (&scores)[8][8],
+                                         float (&largest)[8]) {
+#pragma unroll
+        for (int r = 0; r < 8; r++) {
+            const int seen = min(shared.visible[row_of(query, r)] - base, count) - first - key;
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                scores[j][r] = j * 8 < seen ? scores[j][r] * scale : -INFINITY;
+                largest[r] = fmaxf(scores[j][r], largest[r]);
+            }
+        }
+    }
+
+    // Scores in shared memory, where only this thread uses them for now.
+    __device__ __forceinline__ void store(int first, const float (&scores)[8][8]) {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float* s = scores[j] + half * 4;
+                *(float4*)weights_of(first, j, half) = make_float4(s[0], s[1], s[2], s[3]);
+            }
+    }
+
+    // The thread's scores become numerators.
+    __device__ __forceinline__ void exponentiate(int count, const float (&largest)[8]) {
+        const auto numerator = [](float score, float most) {
+            return score == -INFINITY ? 0.0f : exact_exp(score - most);
+        };
+#pragma unroll 1
+        for (int first = 0; first < count; first += Own::KEYS) {
+#pragma unroll 2
+            for (int j = 0; j < 8; j++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    float4& s = *(float4*)weights_of(first, j, half);
+                    const float* most = largest + half * 4;
+                    const float4 four = s;
+                    s = make_float4(numerator(four.x, most[0]), numerator(four.y, most[1]), numerator(four.z, most[2]),
+                                    numerator(four.w, most[3]));
+                }
+        }
+    }
+
+    // The largest score of each of the thread's queries among all keys.
+    __device__ __forceinline__ void share_largest(float (&largest)[8]) {
+#pragma unroll
+        for (int distance = 2; distance < 16; distance *= 2)
+#pragma unroll
+            for (int r = 0; r < 8; r++)
+                largest[r] = fmaxf(__shfl_xor_sync(0xffffffffu, largest[r], distance), largest[r]);
+        if ((key & 7) == 0) {
+#pragma unroll
+            for (int r = 0; r < 8; r++) shared.maxima[key / 64][row_of(query, r)] = largest[r];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int across = 0; across < Own::ACROSS; across++) {
+            float others[8];
+            load_queries(others, &shared.maxima[across][query]);
+#pragma unroll
+            for (int r = 0; r < 8; r++) largest[r] = fmaxf(others[r], largest[r]);
+        }
+    }
+
+    // Numerators of a block in shared memory, and what merges it.
+    __device__ __forceinline__ void weigh(int base, int count, float scale) {
+        float largest[8];
+#pragma unroll
+        for (int r = 0; r < 8; r++) largest[r] = -INFINITY;
+        int passed = 0;
+#pragma unroll 1
+        for (; passed < count; passed += Own::KEYS) {
+            float scores[8][8];
+            multiply(passed, count, scores);
+            mask(base, passed, count, scale, scores, largest);
+            store(passed, scores);
+        }
+        share_largest(largest);
+        exponentiate(count, largest);
+        __syncthreads();
+        sum_weights(base, passed);
+    }
+
+    // Half a warp for 4 queries: every 16th key, then a tree.
+    __device__ __forceinline__ void sum_weights(int base, int keys) {
+        const int lane = threadIdx.x & 15;
+#pragma unroll 1
+        for (int first = threadIdx.x / 16 * 4; first < ROWS; first += Own::THREADS / 16 * 4) {
+            float sums[4] = {};
+            const float* from = &shared.weights[lane][first ^ (lane & 7) * 4];
+#pragma unroll 8
+            for (int i = 0; i < keys; i += 16) {
+                const float4 four = *(const float4*)(from + i * ROWS);
+                sums[0] = sums[0] + four.x, sums[1] = sums[1] + four.y;
+                sums[2] = sums[2] + four.z, sums[3] = sums[3] + four.w;
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                sums[i] = reduce_16(sums[i]);
+                if (lane == i) merge(first + i, sums[i], shared.visible[first + i] > base);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void merge(int r, float sum, bool visible) {
+        float highest = shared.most[r], old = 1, added = 0, largest = shared.maxima[0][r];
+        if (visible) {
+#pragma unroll
+            for (int across = 1; across < Own::ACROSS; across++) largest = fmaxf(shared.maxima[across][r], largest);
+            merge_block(highest, old, added, largest);
+            shared.all[r] = __fmaf_rn(old, shared.all[r], added * sum);
+            shared.most[r] = highest;
+        }
+        shared.before[r] = old, shared.now[r] = added;
+    }
+
+    // A value's numbers of the thread's columns, times its weights.
+    __device__ __forceinline__ void add_value(const float* from, const float* first, const float* second,
+                                              float (&own)[8][Own::COLUMNS]) {
+        const float4 a = *(const float4*)first, b = *(const float4*)second;
+        const float weight[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int c = 0; c < Own::COLUMNS; c += 4) {
+            const float4 four = *(const float4*)(from + c * 8);
+            const float value[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int r = 0; r < 8; r++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) own[r][c + i] = __fmaf_rn(weight[r], value[i], own[r][c + i]);
+        }
+    }
+
+    // Adds the block's values to the thread's columns of its queries.
+    __device__ __forceinline__ void add_values(int count, float (&sums)[8][Own::COLUMNS]) {
+        float own[8][Own::COLUMNS];
+#pragma unroll
+        for (int i = 0; i < 8 * Own::COLUMNS; i++) (&own[0][0])[i] = 0;
+#pragma unroll 1
+        for (int piece = 0; piece < count; piece += Own::PIECE) {
+            const float* from = enter() + column;
+            const float* weights = shared.weights[piece];
+            const int left = count - piece;
+            if (!active) continue;
+            if (left >= Own::PIECE) {
+#pragma unroll
+                for (int k = 0; k < Own::PIECE; k++) {
+                    // Bit 4 of `query` is 0: the place of key k is that of its last two bits, or 16 after it.
+                    const float* place = weights + (query ^ k % 4 * 4);
+                    const int far = k * ROWS + k % 8 / 4 * 16, near = k * ROWS + 16 - k % 8 / 4 * 16;
+                    add_value(from + k * DIM, place + far, place + near, own);
+                }
+            } else {
+#pragma unroll 1
+                for (int k = 0; k < left; k++) {
+                    const float* place = weights + k * ROWS;
+                    add_value(from + k * DIM, place + (query ^ k % 8 * 4), place + (query ^ 16 ^ k % 8 * 4), own);
+                }
+            }
+        }
+        float old[8], added[8];
+        load_queries(old, shared.before + query), load_queries(added, shared.now + query);
+#pragma unroll
+        for (int r = 0; r < 8; r++)
+#pragma unroll
+            for (int c = 0; c < Own::COLUMNS; c++) sums[r][c] = __fmaf_rn(old[r], sums[r][c], own[r][c] * added[r]);
+    }
+
+    // Writes the chunk's outputs, through the memory of weights.
+    __device__ __forceinline__ void write(const AttentionRow& row, float* out, int first, int head, int heads,
+                                          int group, const float (&sums)[8][Own::COLUMNS], const OutputGates& gates) {
+        static_assert(DIM <= KEY_BLOCK, "outputs have room");
+        float* place = &shared.weights[0][0];
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+#pragma unroll
+            for (int c = 0; c < Own::COLUMNS; c += 4)
+                *(float4*)(place + row_of(query, i) * DIM + column + c * 8) =
+                    make_float4(sums[i][c], sums[i][c + 1], sums[i][c + 2], sums[i][c + 3]);
+        __syncthreads();
+#pragma unroll 2
+        for (int i = threadIdx.x * 4; i < ROWS * DIM; i += Own::THREADS * 4) {
+            const int r = i / DIM, token = (first + r) / group, at = i % DIM;
+            if (token >= row.tokens) break;
+            const size_t to = (size_t)(row.start + token) * heads + head * group + (first + r) % group;
+            const float4 four = *(const float4*)(place + i);
+            const float all = shared.all[r];
+            *(float4*)(out + to * DIM + at) =
+                make_float4(gates.apply(four.x / all, to, at), gates.apply(four.y / all, to, at + 1),
+                            gates.apply(four.z / all, to, at + 2), gates.apply(four.w / all, to, at + 3));
+        }
+    }
+};
+
+// Grid: kv_heads, chunks of all sequences; 128 threads.
+template <int DIM, int ROWS>
+__device__ __forceinline__ void attend_prompt(const AttentionRows& rows, const float* q, float* out, int heads,
+                                              int kv_heads, float scale, const OutputGates& gates) {
+    using Own = PromptChunk<DIM, ROWS>;
+    static_assert(sizeof(Own) == prompt_shared(DIM, ROWS), "the launch sets its size");
+    DYNAMIC_SHARED(memory);
+    launch_dependents();
+    wait_for_previous();
+    // The last chunks see most keys: they start first.
+    const int chunk = gridDim.y - 1 - blockIdx.y, head = blockIdx.x, group = heads / kv_heads;
+    int r = 0;
+    while (r + 1 < rows.count && chunk >= rows.row[r + 1].first_chunk) r++;
+    const AttentionRow& row = rows.row[r];
+    const int first = (chunk - row.first_chunk) * ROWS, last = min(first + ROWS, row.tokens * group) - 1;
+    const int end = visible_keys(row, last, group, 0);
+    PromptThread<DIM, ROWS> own(*(Own*)memory, row, head, end);
+    own.load(row, q, first, head, heads, group);
+    float sums[8][Own::COLUMNS];
+#pragma unroll
+    for (int i = 0; i < 8 * Own::COLUMNS; i++) (&sums[0][0])[i] = 0;
+#pragma unroll 1
+    for (int base = 0; base < end; base += KEY_BLOCK) {
+        const int count = min(KEY_BLOCK, end - base);
+        own.weigh(base, count, scale);
+        own.add_values(count, sums);
+    }
+    own.write(row, out, first, head, heads, group, sums, gates);
+}
+
+#define ATTEND_PROMPT(dim, queries)                                                                          \
+    extern "C" __global__ void __launch_bounds__(128, 2) attend_prompt_##dim(                                 \
+        const __grid_constant__ AttentionRows rows, const float* q, float* out, int heads, int kv_heads,     \
+        float scale, const __grid_constant__ OutputGates gates) {                                            \
+        attend_prompt<dim, queries>(rows, q, out, heads, kv_heads, scale, gates);                            \
+    }
+
+ATTEND_PROMPT(64, 64)
+ATTEND_PROMPT(128, 64)
+ATTEND_PROMPT(256, 32)

@@ -1,0 +1,199 @@
+// Inputs of products of many rows as integers (quantize.cuh), fused with what produces the rows.
+//
+// For wide.cu and medium.cu: [rows / 128][groups][128][2][64], the high plane first in even rows and second
+// in odd ones, and steps [rows / 128][groups][128]. For wide_warpgroup.cu: blocks [rows / 64][groups], with
+// their steps. A step comes with the group's sum times the step. Groups after the row's end are zeros.
+//
+// 8 lanes have a group of a row, 8 neighbouring inputs each.
+#include "quantize.cuh"
+
+struct ManyQuantized {
+    u8* planes;
+    float2* steps;
+    // Inputs of a row; groups, padded to whole segments; rows; 1 for many, 2 for blocks (quantize.cu).
+    int inputs;
+    int groups;
+    int rows;
+    int layout;
+};
+
+// Byte `AT` of four words.
+template <int AT>
+__device__ __forceinline__ u32 gather_bytes(u32 a, u32 b, u32 c, u32 d) {
+    constexpr u32 pair = AT | (4 + AT) << 4;
+    return __byte_perm(__byte_perm(a, b, pair), __byte_perm(c, d, pair), 0x5410);
+}
+
+// As quantize_eight, in fewer instructions: 1.5 * 2^23 is added to round, and leaves an integer in the low
+// bits; its high byte is that of the integer plus 128.
+__device__ __forceinline__ QuantizedEight round_eight(const float (&values)[8]) {
+    constexpr float ROUNDER = 12582912.0f;
+    constexpr u32 ROUNDER_BITS = 0x4b400000u, FINITE = 0x7f7fffffu;
+    // Bits of sizes are ordered as the sizes, then infinity, then what is not a number.
+    u32 most = 0;
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        const u32 size = __float_as_uint(values[k]) & 0x7fffffffu;
+        most = size > most ? size : most;
+    }
+#pragma unroll
+    for (int distance = 4; distance; distance /= 2) {
+        const u32 other = __shfl_xor_sync(0xffffffffu, most, distance);
+        most = other > most ? other : most;
+    }
+    const float largest = __uint_as_float(most);
+    QuantizedEight eight = {{0, 0}, {0, 0}, make_float2(most <= FINITE ? 0.0f : __uint_as_float(0x7fc00000u), 0.0f)};
+    u32 total = 0;
+    if (most <= FINITE && largest >= 1e-30f) {
+        const float inverse = 32639.0f / largest;
+        eight.step.x = largest / 32639.0f;
+        u32 own[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) own[k] = __float_as_uint(__fadd_rn(values[k] * inverse, ROUNDER)), total += own[k];
+        total -= 8 * ROUNDER_BITS;
+#pragma unroll
+        for (int k = 0; k < 8; k += 4) {
+            eight.low[k / 4] = gather_bytes<0>(own[k], own[k + 1], own[k + 2], own[k + 3]);
+            eight.high[k / 4] = gather_bytes<1>(own[k] + 128, own[k + 1] + 128, own[k + 2] + 128, own[k + 3] + 128);
+        }
+    }
+#pragma unroll
+    for (int distance = 4; distance; distance /= 2) total += __shfl_xor_sync(0xffffffffu, total, distance);
+    eight.step.y = (float)(int)total * eight.step.x;
+    return eight;
+}
+
+// By whole warps: quantises and writes the lanes' inputs of a group; nothing of rows beyond the last.
+__device__ __forceinline__ void write_eight(const ManyQuantized& to, int row, int group, const float (&values)[8]) {
+    const QuantizedEight eight = round_eight(values);
+    const int lane = threadIdx.x & 7, odd = lane & 1;
+    if (to.layout == 2) {
+        // Two lanes have 16 inputs: the first writes their high bytes, the second the low ones.
+        const u32 first = __shfl_xor_sync(0xffffffffu, odd ? eight.high[0] : eight.low[0], 1);
+        const u32 second = __shfl_xor_sync(0xffffffffu, odd ? eight.high[1] : eight.low[1], 1);
+        if (row >= to.rows) return;
+        const int r = row % BLOCK_OF_ROWS;
+        u8* block = to.planes + ((size_t)(row / BLOCK_OF_ROWS) * to.groups + group) * BLOCK_OF_INPUTS;
+        u8* at = block + r / 8 * 1024 + r % 2 * 512 + lane / 2 * 128 + r % 8 / 2 * 32 + odd * 16;
+        *(uint4*)at = odd ? make_uint4(first, second, eight.low[0], eight.low[1])
+                          : make_uint4(eight.high[0], eight.high[1], first, second);
+        if (lane == 0) ((float2*)(block + BLOCK_PLANES))[r] = eight.step;
+    } else if (row < to.rows) {
+        const size_t at = ((size_t)(row / 128) * to.groups + group) * 128 + row % 128;
+        // Input i is at byte i % 16 / 4 * 16 + i / 16 * 4 + i % 4 of a plane.
+        u8* planes = to.planes + at * 128 + odd * 32 + lane / 2 * 4;
+        const int high = (row & 1) * 64, low = high ^ 64;
+        *(u32*)(planes + high) = eight.high[0], *(u32*)(planes + high + 16) = eight.high[1];
+        *(u32*)(planes + low) = eight.low[0], *(u32*)(planes + low + 16) = eight.low[1];
+        if (lane == 0) to.steps[at] = eight.step;
+    }
+}
+
+// Of the calling lane; a warp has a group of every other one of 8 rows, which are neighbours in blocks.
+// Grid: groups / 4, rows / 8; 256 threads.
+struct Place {
+    int row, group, input;
+
+    __device__ __forceinline__ Place() {
+        const int warp = threadIdx.x >> 5;
+        row = blockIdx.y * 8 + (threadIdx.x & 31) / 8 * 2 + (warp & 1);
+        group = blockIdx.x * 4 + warp / 2;
+        input = group * GROUP + (threadIdx.x & 7) * 8;
+    }
+    __device__ __forceinline__ bool exists(const ManyQuantized& to) const { return row < to.rows && input < to.inputs; }
+};
+
+// Inputs as they are.
+extern "C" __global__ void __launch_bounds__(256) quantize_many(ManyQuantized to, const float* x) {
+    launch_dependents();
+    wait_for_previous();
+    const Place own;
+    float values[8] = {};
+    if (own.exists(to)) load_8(values, x + (size_t)own.row * to.inputs + own.input);
+    write_eight(to, own.row, own.group, values);
+}
+
+// After an RMS norm of the row. Grid: rows; 128 threads; shared memory for a row.
+extern "C" __global__ void __launch_bounds__(128)
+    quantize_many_norm(ManyQuantized to, const float* x, const float* weight, float eps) {
+    DYNAMIC_SHARED(memory);
+    float* row = (float*)memory;
+    __shared__ float factor;
+    launch_dependents();
+    wait_for_previous();
+    x += (size_t)blockIdx.x * to.inputs;
+#pragma unroll 8
+    for (int i = threadIdx.x * 4; i < to.inputs; i += 512) *(float4*)(row + i) = *(const float4*)(x + i);
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const float own = inverse_rms(row, to.inputs, eps);
+        if (threadIdx.x == 0) factor = own;
+    }
+    __syncthreads();
+    // Four groups in a warp.
+#pragma unroll 1
+    for (int group = threadIdx.x / 8; group < to.groups; group += 16) {
+        const int i = group * GROUP + (threadIdx.x & 7) * 8;
+        float values[8] = {}, weights[8];
+        if (i < to.inputs) {
+            load_8(values, row + i), load_8(weights, weight + i);
+#pragma unroll
+            for (int k = 0; k < 8; k++) values[k] = values[k] * factor * weights[k];
+        }
+        write_eight(to, blockIdx.x, group, values);
+    }
+}
+
+// activation(gate) * up; 0 is SiLU, 1 GELU's approximation with tanh.
+extern "C" __global__ void __launch_bounds__(256)
+    quantize_many_gated(ManyQuantized to, const float* gate, const float* up, int activation) {
+    launch_dependents();
+    wait_for_previous();
+    const Place own;
+    float values[8] = {};
+    if (own.exists(to)) {
+        const size_t at = (size_t)own.row * to.inputs + own.input;
+        float gates[8], ups[8];
+        load_8(gates, gate + at), load_8(ups, up + at);
+#pragma unroll
+        for (int k = 0; k < 8; k++) values[k] = (activation ? gelu_tanh(gates[k]) : silu(gates[k])) * ups[k];
+    }
+    write_eight(to, own.row, own.group, values);
+}
+
+// The factor that normalises `length` numbers, in each of the 8 lanes that ask for it: each has two of the 16
+// partial sums of inverse_rms. By whole warps.
+__device__ __forceinline__ float inverse_rms_of_eight(const float* row, int length, float eps) {
+    float first = 0, second = 0;
+#pragma unroll 8
+    for (int i = threadIdx.x & 7; i < length; i += 16) {
+        first = __fmaf_rn(row[i], row[i], first);
+        second = __fmaf_rn(row[i + 8], row[i + 8], second);
+    }
+    float squares = first + second;
+#pragma unroll
+    for (int distance = 4; distance; distance /= 2) squares = squares + __shfl_xor_sync(0xffffffffu, squares, distance);
+    return 1.0f / sqrtf(squares / (float)length + eps);
+}
+
+// norm(x) * silu(gate), the norm over each head of `dim` (a multiple of 64).
+extern "C" __global__ void __launch_bounds__(256)
+    quantize_many_gated_norm(ManyQuantized to, const float* x, const float* gate, const float* weight, int dim,
+                             float eps) {
+    launch_dependents();
+    wait_for_previous();
+    const Place own;
+    const bool exists = own.exists(to);
+    const size_t row = (size_t)own.row * to.inputs;
+    // A group lies inside one head. Lanes without inputs norm the first head.
+    const float factor = inverse_rms_of_eight(x + (exists ? row + own.group * GROUP / dim * dim : 0), dim, eps);
+    float values[8] = {};
+    if (exists) {
+        float gates[8], weights[8];
+        load_8(values, x + row + own.input), load_8(gates, gate + row + own.input);
+        load_8(weights, weight + own.input % dim);
+#pragma unroll
+        for (int k = 0; k < 8; k++) values[k] = values[k] * factor * weights[k] * silu(gates[k]);
+    }
+    write_eight(to, own.row, own.group, values);
+}
