@@ -35,10 +35,11 @@ MAX_JSON = 150_000
 TOWERS = {}
 
 
-def tower(name, base, grids, dtype="BF16", seed=1, mtp=None, **changes):
-    """A golden of the config `base` with these changes; `grids` are the images' rows and columns of patches."""
+def tower(name, base, grids, dtype="BF16", seed=1, mtp=None, saved=False, **changes):
+    """A golden of the config `base` with these changes; `grids` are the images' rows and columns of patches, or lists
+    of those of the tensors of each. `saved`: experts as transformers saves them, not as they are published."""
     config = with_dtype(merged(base, changes), TORCH_NAMES[dtype])
-    TOWERS[name] = dict(config=config, seed=seed, dtype=dtype, shards=1, grids=grids, mtp=mtp)
+    TOWERS[name] = dict(config=config, seed=seed, dtype=dtype, shards=1, grids=grids, mtp=mtp, saved=saved)
 
 
 def published(name):
@@ -65,6 +66,20 @@ QWEN3_VL = dict(
 tower("qwen3_vl", QWEN3_VL, GRIDS, seed=121)
 
 MISTRAL3 = published("mistral3")
+QWEN3_VL_MOE = merged(QWEN3_VL, dict(
+    architectures=["Qwen3VLMoeForConditionalGeneration"], model_type="qwen3_vl_moe", tie_word_embeddings=False,
+    text_config=dict(
+        model_type="qwen3_vl_moe_text", decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=48,
+        norm_topk_prob=True, num_experts=6, num_experts_per_tok=2, tie_word_embeddings=..., max_window_layers=...,
+        use_sliding_window=..., sliding_window=...),
+    vision_config=dict(QWEN3_VL["vision_config"], model_type="qwen3_vl_moe")))
+tower("qwen3_vl_moe", QWEN3_VL_MOE, GRIDS, seed=161)
+tower("qwen3_vl_moe-odd", QWEN3_VL_MOE, GRIDS, dtype="F32", seed=521, saved=True,
+      text_config=dict(hidden_size=72, num_attention_heads=3, num_key_value_heads=1, head_dim=20, mlp_only_layers=[1],
+                       moe_intermediate_size=24, norm_topk_prob=..., num_experts=5, num_experts_per_tok=3,
+                       rope_scaling=dict(mrope_interleaved=True, mrope_section=[4, 3, 3], rope_type="default")),
+      vision_config=dict(QWEN3_VL_MOE["vision_config"], out_hidden_size=72))
+
 tower("mistral3", MISTRAL3, [(28, 56), (56, 28), (28, 84), (84, 112)], seed=201,
       vision_config=dict(MISTRAL3["vision_config"], num_hidden_layers=3, image_size=140))
 

@@ -86,9 +86,16 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "qwen3",
-        model_types: &["qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_text"],
+        model_types: &[
+            "qwen3",
+            "qwen3_moe",
+            "qwen3_vl",
+            "qwen3_vl_text",
+            "qwen3_vl_moe",
+            "qwen3_vl_moe_text",
+        ],
         sanitize: qwen3::sanitize,
-        rules: &[],
+        rules: qwen3::LAYOUT,
         vision: true,
         load: qwen3::load,
     },

@@ -88,7 +88,7 @@ fn towers_compute_the_features_of_the_reference() {
 
 #[test]
 fn positions_of_prompts_with_images_are_those_of_the_reference() {
-    for name in ["qwen3_5", "qwen3_5-odd", "qwen3_vl"] {
+    for name in ["qwen3_5", "qwen3_5-odd", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_moe-odd"] {
         let (model, golden) = read(name);
         let tower = model.tower().expect("a tower");
         for case in golden["cases"].as_array().expect("cases") {
