@@ -165,10 +165,10 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "lfm2",
-        model_types: &["lfm2", "lfm2_moe"],
+        model_types: &["lfm2", "lfm2_moe", "lfm2_vl", "lfm2-vl"],
         sanitize: lfm2::sanitize,
         rules: lfm2::LAYOUT,
-        vision: false,
+        vision: true,
         load: lfm2::load,
     },
     Family {

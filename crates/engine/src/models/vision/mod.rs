@@ -7,6 +7,7 @@ mod pixtral;
 mod planes;
 mod qwen3_vl;
 mod siglip;
+mod siglip2;
 
 use mlx::Array;
 use serde_json::Value;
@@ -14,7 +15,7 @@ use serde_json::Value;
 pub(crate) use self::image_positions::ImagePositions;
 pub(super) use self::{
     gemma4::load as load_gemma4, pixtral::load as load_pixtral, qwen3_vl::load as load_qwen3_vl,
-    siglip::load as load_siglip,
+    siglip::load as load_siglip, siglip2::load as load_siglip2,
 };
 use crate::{
     api::{Image, Vision},

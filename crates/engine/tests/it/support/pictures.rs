@@ -15,6 +15,7 @@ use super::{
 
 pub(crate) const IMAGE_TOKEN: u32 = 252;
 const BREAK_TOKEN: u32 = 253;
+const TILE_TOKEN: u32 = 251;
 
 pub(crate) struct Towers {
     seed: u64,
@@ -26,6 +27,8 @@ pub(crate) struct Towers {
 struct Picture {
     rows: usize,
     columns: usize,
+    /// Rows and columns of each tensor, if there are several.
+    views: Option<Vec<[usize; 2]>>,
 }
 
 pub(crate) struct PictureCase {
@@ -60,6 +63,8 @@ pub(crate) struct Recorded {
 enum Input {
     /// Patches of this many values, merged two by two.
     Patches(usize),
+    /// The same, and large images are two tiles and a thumbnail, each after a token of its own.
+    Tiles(usize),
     /// Planes of pixels, of which squares with this side become a token; rows end with a break.
     Planes(usize),
     /// Planes of this side, and this many tokens.
@@ -91,6 +96,7 @@ impl Recorded {
                 config["mm_tokens_per_image"].as_u64().expect("a number") as usize,
             ),
             Some("gemma4") => Input::Patches(3 * number("patch_size").pow(2)),
+            Some("lfm2_vl") => Input::Tiles(3 * number("patch_size").pow(2)),
             _ => {
                 let patch =
                     number("in_channels") * number("temporal_patch_size") * number("patch_size").pow(2);
@@ -102,8 +108,9 @@ impl Recorded {
 
     /// Image `index` of the golden at these positions.
     pub(crate) fn image(&self, index: usize, positions: Vec<Range<usize>>) -> Image {
-        let Picture { rows, columns, .. } = self.towers.images[index];
-        self.picture(&format!("pixels.{index}"), [rows, columns], positions)
+        let Picture { rows, columns, views } = &self.towers.images[index];
+        let views = views.clone().unwrap_or_else(|| vec![[*rows, *columns]]);
+        self.picture(&format!("pixels.{index}"), &views, positions)
     }
 
     /// Whether it has a multi-token prediction head.
@@ -117,6 +124,11 @@ impl Recorded {
     fn expansion(&self, [rows, columns]: [usize; 2]) -> Vec<u32> {
         match self.input {
             Input::Patches(_) => vec![IMAGE_TOKEN; rows * columns],
+            Input::Tiles(_) => {
+                let pads = |[rows, columns]: [usize; 2]| vec![IMAGE_TOKEN; rows * columns];
+                let views = tiles([rows, columns]).into_iter().map(pads);
+                views.collect::<Vec<_>>().join(&TILE_TOKEN)
+            }
             Input::Square(_, tokens) => vec![IMAGE_TOKEN; tokens],
             Input::Planes(_) => {
                 let row = [vec![IMAGE_TOKEN; columns], vec![BREAK_TOKEN]].concat();
@@ -125,19 +137,24 @@ impl Recorded {
         }
     }
 
-    /// Random values for a tensor of these rows and columns.
-    fn picture(&self, name: &str, [rows, columns]: [usize; 2], positions: Vec<Range<usize>>) -> Image {
-        let shape = match self.input {
-            Input::Patches(values) => vec![rows * columns, values],
-            Input::Planes(_) | Input::Square(..) => vec![3, rows, columns],
+    /// Random values for tensors of these rows and columns.
+    fn picture(&self, name: &str, views: &[[usize; 2]], positions: Vec<Range<usize>>) -> Image {
+        let each = match self.input {
+            Input::Patches(values) | Input::Tiles(values) => values,
+            Input::Planes(_) | Input::Square(..) => 3,
         };
-        let spec = json!({"dtype": "F32", "shape": shape, "mean": 0.0, "spread": 1.0});
+        let sizes = views.iter().map(|[rows, columns]| rows * columns * each);
+        let spec =
+            json!({"dtype": "F32", "shape": [sizes.clone().sum::<usize>()], "mean": 0.0, "spread": 1.0});
         let bytes = checkpoint::values(name, self.towers.seed, &spec);
-        let values = bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
+        let mut values = bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four));
         let mut digest = [0; 32];
         digest[..name.len()].copy_from_slice(name.as_bytes());
-        let tensors = Arc::from([ImageTensor { rows, columns, values }]);
-        Image { positions, digest, tensors }
+        let tensors = views.iter().zip(sizes).map(|(&[rows, columns], size)| {
+            let values = values.by_ref().take(size).collect();
+            ImageTensor { rows, columns, values }
+        });
+        Image { positions, digest, tensors: tensors.collect() }
     }
 
     /// The request of a case.
@@ -173,14 +190,15 @@ impl Recorded {
             // Few pictures, so that they come again; also two of one size in the same place.
             let grid = random.choose(&[[1, 1], [2, 3], [2, 3], [4, 4], [1, 10]]);
             let name = format!("pixels.{}.{}.{}", random.below(3), grid[0], grid[1]);
-            let sides = match self.input {
-                Input::Patches(_) => grid.map(|tokens| 2 * tokens),
-                Input::Planes(side) => grid.map(|tokens| side * tokens),
-                Input::Square(side, _) => [side; 2],
+            let views = match self.input {
+                Input::Patches(_) => vec![grid.map(|tokens| 2 * tokens)],
+                Input::Tiles(_) => tiles(grid).iter().map(|view| view.map(|tokens| 2 * tokens)).collect(),
+                Input::Planes(side) => vec![grid.map(|tokens| side * tokens)],
+                Input::Square(side, _) => vec![[side; 2]],
             };
             let start = prompt.len();
             prompt.extend(self.expansion(grid));
-            images.push(self.picture(&name, sides, runs(&prompt, start)));
+            images.push(self.picture(&name, &views, runs(&prompt, start)));
         }
         let tail = random.below(20) + 1;
         prompt.extend(random.tokens(tail));
@@ -231,6 +249,14 @@ impl Recorded {
         safetensors::serialize_to_file(text, None, &folder.path().join("model.safetensors"))
             .expect("written");
         folder
+    }
+}
+
+/// Rows and columns of tokens of the views of an image: of a large one, two tiles and a thumbnail.
+fn tiles([rows, columns]: [usize; 2]) -> Vec<[usize; 2]> {
+    match rows > 2 {
+        true => vec![[rows, columns / 2], [rows, columns / 2], [rows / 2, columns / 2]],
+        false => vec![[rows, columns]],
     }
 }
 
