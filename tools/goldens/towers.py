@@ -25,7 +25,7 @@ import torch
 import transformers
 
 import tensors
-from families import GOLDENS, TORCH_NAMES, merged, with_dtype
+from families import GEMMA4_DENSE, GOLDENS, TORCH_NAMES, merged, with_dtype
 from manifest import hub_manifest
 from reference import Transformers, rounded
 
@@ -93,6 +93,18 @@ tower("gemma4", GEMMA4, [(4, 6), (6, 4), (2, 2), (10, 8)], seed=281,
 tower("gemma4-vision", GEMMA4, [(4, 6), (6, 4), (2, 2), (10, 8)], seed=321,
       text_config=dict(use_bidirectional_attention="vision"),
       vision_config=dict(GEMMA4["vision_config"], num_hidden_layers=3, standardize=True))
+
+# Without an encoder: tokens are patches.
+GEMMA4_UNIFIED = merged(GEMMA4, dict(
+    architectures=["Gemma4UnifiedForConditionalGeneration"], model_type="gemma4_unified", boa_token_id=...,
+    eoa_token_id=..., text_config=dict(
+        GEMMA4_DENSE, model_type="gemma4_unified_text", hidden_size_per_layer_input=..., num_kv_shared_layers=0,
+        use_double_wide_mlp=False, use_bidirectional_attention="vision", vocab_size_per_layer_input=...,
+        enable_moe_block=..., expert_intermediate_size=..., num_experts=..., top_k_experts=...),
+    vision_config=dict(mm_embed_dim=64, mm_posemb_size=16, model_type="gemma4_unified_vision", output_proj_dims=64,
+                       patch_size=4, pooling_kernel_size=2, rms_norm_eps=1e-6)))
+tower("gemma4_unified", GEMMA4_UNIFIED, [(2, 3), (3, 2), (1, 1), (5, 4)], seed=401)
+
 # The last image is two tiles and a thumbnail.
 LFM2_VL_GRIDS = [[(4, 6)], [(8, 2)], [(2, 2)], [(4, 4), (4, 4), (2, 6)]]
 LFM2_VL = dict(
@@ -254,6 +266,13 @@ class Gemma4Picture(Picture):
         return {}, dict(mm_token_type_ids=torch.tensor([[int(token == IMAGE) for token in ids]]))
 
 
+class Gemma4UnifiedPicture(Gemma4Picture):
+    """The pixels of one token together."""
+
+    def shape(self, vision):
+        return [self.rows * self.columns, 3 * (vision["patch_size"] * vision["pooling_kernel_size"]) ** 2]
+
+
 class Lfm2VlPicture(Picture):
     """One view, or tiles and a thumbnail: patches row by row, padded to the same number."""
 
@@ -301,7 +320,8 @@ class PixtralPicture(PlanarPicture):
 IMAGE, BREAK, END = 252, 253, 254
 START, TILE, THUMBNAIL = 250, 251, 253
 SPECIAL_IDS = range(250, 256)
-KINDS = {"mistral3": PixtralPicture, "gemma3": Gemma3Picture, "gemma4": Gemma4Picture, "lfm2_vl": Lfm2VlPicture}
+KINDS = {"mistral3": PixtralPicture, "gemma3": Gemma3Picture, "gemma4": Gemma4Picture,
+         "gemma4_unified": Gemma4UnifiedPicture, "lfm2_vl": Lfm2VlPicture}
 
 
 def kind(config):

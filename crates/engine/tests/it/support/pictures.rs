@@ -65,6 +65,8 @@ enum Input {
     Patches(usize),
     /// The same, and large images are two tiles and a thumbnail, each after a token of its own.
     Tiles(usize),
+    /// Patches of this many values, one for each token.
+    Tokens(usize),
     /// Planes of pixels, of which squares with this side become a token; rows end with a break.
     Planes(usize),
     /// Planes of this side, and this many tokens.
@@ -96,6 +98,9 @@ impl Recorded {
                 config["mm_tokens_per_image"].as_u64().expect("a number") as usize,
             ),
             Some("gemma4") => Input::Patches(3 * number("patch_size").pow(2)),
+            Some("gemma4_unified") => {
+                Input::Tokens(3 * (number("patch_size") * number("pooling_kernel_size")).pow(2))
+            }
             Some("lfm2_vl") => Input::Tiles(3 * number("patch_size").pow(2)),
             _ => {
                 let patch =
@@ -123,7 +128,7 @@ impl Recorded {
     /// The tokens that stand for an image of these rows and columns of tokens.
     fn expansion(&self, [rows, columns]: [usize; 2]) -> Vec<u32> {
         match self.input {
-            Input::Patches(_) => vec![IMAGE_TOKEN; rows * columns],
+            Input::Patches(_) | Input::Tokens(_) => vec![IMAGE_TOKEN; rows * columns],
             Input::Tiles(_) => {
                 let pads = |[rows, columns]: [usize; 2]| vec![IMAGE_TOKEN; rows * columns];
                 let views = tiles([rows, columns]).into_iter().map(pads);
@@ -140,7 +145,7 @@ impl Recorded {
     /// Random values for tensors of these rows and columns.
     fn picture(&self, name: &str, views: &[[usize; 2]], positions: Vec<Range<usize>>) -> Image {
         let each = match self.input {
-            Input::Patches(values) | Input::Tiles(values) => values,
+            Input::Patches(values) | Input::Tiles(values) | Input::Tokens(values) => values,
             Input::Planes(_) | Input::Square(..) => 3,
         };
         let sizes = views.iter().map(|[rows, columns]| rows * columns * each);
@@ -193,6 +198,7 @@ impl Recorded {
             let views = match self.input {
                 Input::Patches(_) => vec![grid.map(|tokens| 2 * tokens)],
                 Input::Tiles(_) => tiles(grid).iter().map(|view| view.map(|tokens| 2 * tokens)).collect(),
+                Input::Tokens(_) => vec![grid],
                 Input::Planes(side) => vec![grid.map(|tokens| side * tokens)],
                 Input::Square(side, _) => vec![[side; 2]],
             };
