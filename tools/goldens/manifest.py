@@ -157,7 +157,8 @@ def spec(name, initial, golden):
         low, high = (121, 123) if name.endswith("_scales") else (0, 255)
         return dict(dtype="U8", shape=shape, low=low, high=high)
     family = golden["config"]["model_type"]
-    mean, spread = value_range(name, shape, norm_centre(name, float(initial.float().mean()), family), family)
+    centre = norm_centre(name, float(initial.float().mean()), family) if len(shape) == 1 else None
+    mean, spread = value_range(name, shape, centre, family)
     dtype = "F32" if name.endswith(EXACT) else golden["dtype"]
     return dict(dtype=dtype, shape=shape, mean=mean, spread=short(spread))
 
@@ -184,6 +185,8 @@ def value_range(name, shape, centre, family):
         return 0.8, 0.1
     if leaf in ("e_score_correction_bias", "expert_bias"):
         return 0.0, uniform(0.1)
+    if leaf in ("input_min", "output_min", "input_max", "output_max"):  # where some of the values are
+        return (-1.5 if leaf.endswith("min") else 1.5), 0.25
     if leaf == "sinks":
         return 0.0, uniform(1.0)
     if leaf == "bias" or leaf.endswith("proj_bias"):

@@ -93,6 +93,8 @@ tower("gemma4", GEMMA4, [(4, 6), (6, 4), (2, 2), (10, 8)], seed=281,
 tower("gemma4-vision", GEMMA4, [(4, 6), (6, 4), (2, 2), (10, 8)], seed=321,
       text_config=dict(use_bidirectional_attention="vision"),
       vision_config=dict(GEMMA4["vision_config"], num_hidden_layers=3, standardize=True))
+tower("gemma4-clipped", GEMMA4, [(4, 6), (6, 4), (2, 2), (10, 8)], seed=361,
+      vision_config=dict(GEMMA4["vision_config"], num_hidden_layers=2, use_clipped_linears=True))
 
 # Without an encoder: tokens are patches.
 GEMMA4_UNIFIED = merged(GEMMA4, dict(

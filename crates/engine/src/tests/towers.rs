@@ -1,5 +1,7 @@
 //! Outputs of recorded vision towers, and positions of prompts with images, against transformers.
 
+mod quantized;
+
 use std::path::Path;
 
 use serde_json::Value;
@@ -19,7 +21,7 @@ fn names() -> Vec<String> {
     let entries = std::fs::read_dir(checkpoint::recorded().join("../towers")).expect("goldens");
     let names: Vec<String> =
         entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
-    assert!(names.len() >= 13, "the goldens are there");
+    assert!(names.len() >= 14, "the goldens are there");
     names
 }
 
