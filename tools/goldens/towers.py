@@ -274,6 +274,16 @@ class Gemma4UnifiedPicture(Gemma4Picture):
     def shape(self, vision):
         return [self.rows * self.columns, 3 * (vision["patch_size"] * vision["pooling_kernel_size"]) ** 2]
 
+    @staticmethod
+    def placed(model, ids, images):
+        """With the masks of `generate`, which are Google's: without them, `forward` has full layers attend both ways too
+        (transformers, issue 46711)."""
+        described, more = Gemma4Picture.placed(model, ids, images)
+        masks = model.create_masks_for_generate(
+            config=model.config, inputs_embeds=torch.empty(1, len(ids), 0), attention_mask=None, past_key_values=None,
+            position_ids=torch.arange(len(ids))[None], **more)
+        return described, dict(attention_mask=masks, **more)
+
 
 class Lfm2VlPicture(Picture):
     """One view, or tiles and a thumbnail: patches row by row, padded to the same number."""

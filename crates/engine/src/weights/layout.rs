@@ -298,7 +298,7 @@ impl Recipe {
                 self.slice = Some(Slice { axis: 1, from: i * count, count, step: 1 });
             }
             GateOrUp(i) => {
-                let rows = 2 * size_of(config, "moe_intermediate_size")?;
+                let rows = size_of(config, "moe_intermediate_size")?.checked_mul(2)?;
                 self.transposed = self.view.get(1..)? != [rows, size_of(config, "hidden_size")?];
                 let axis = if self.transposed { 2 } else { 1 };
                 let count = self.half(axis)?;

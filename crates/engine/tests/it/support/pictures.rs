@@ -1,6 +1,6 @@
 //! Recorded checkpoints with vision towers, and requests with their images.
 
-use std::{ops::Range, path::Path, sync::Arc};
+use std::{ops::Range, path::Path};
 
 use lanner_engine::{Image, ImageTensor, Request};
 use serde::Deserialize;
@@ -118,6 +118,11 @@ impl Recorded {
         self.picture(&format!("pixels.{index}"), &views, positions)
     }
 
+    /// `model_type` of its config.json.
+    pub(crate) fn model_type(&self) -> String {
+        config(self.folder.path())["model_type"].as_str().expect("a name").into()
+    }
+
     /// Whether it has a multi-token prediction head.
     pub(crate) fn has_mtp(&self) -> bool {
         let bytes = std::fs::read(self.folder.path().join("model.safetensors")).expect("weights");
@@ -220,21 +225,30 @@ impl Recorded {
         let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
         let mut stored = vec![];
         for (name, view) in tensors.tensors() {
-            let renamed = match name.strip_prefix("model.visual.") {
-                Some(rest) => format!("vision_tower.{rest}"),
-                None => match name.strip_prefix("model.language_model.") {
-                    Some(rest) => format!("language_model.model.{rest}"),
-                    None if name.starts_with("lm_head") => format!("language_model.{name}"),
-                    None => name.clone(),
-                },
-            };
             let (mut shape, mut data) = (view.shape().to_vec(), view.data().to_vec());
-            if shape.len() == 5 {
-                let size = data.len() / shape.iter().product::<usize>();
+            let size = data.len() / shape.iter().product::<usize>();
+            let is_expert = name.contains(".mlp.experts.") && self.has_transposed_experts();
+            if shape.len() > 3 || is_expert {
                 data = channels_last(&data, size, &shape);
-                shape = vec![shape[0], shape[2], shape[3], shape[4], shape[1]];
+                shape[1..].rotate_left(1);
             }
-            stored.push((renamed, view.dtype(), shape, data));
+            match mlx_name(&name) {
+                name if is_expert && name.ends_with("gate_up_proj") => {
+                    let path = name.replace(".experts.gate_up_proj", ".switch_mlp");
+                    shape[1] /= 2;
+                    let half = shape[1] * shape[2] * size;
+                    for (part, of) in ["gate_proj", "up_proj"].into_iter().enumerate() {
+                        let halves = data.chunks_exact(half).skip(part).step_by(2);
+                        let data = halves.collect::<Vec<_>>().concat();
+                        stored.push((format!("{path}.{of}.weight"), view.dtype(), shape.clone(), data));
+                    }
+                }
+                name if is_expert => {
+                    let name = name.replace(".experts.down_proj", ".switch_mlp.down_proj.weight");
+                    stored.push((name, view.dtype(), shape, data));
+                }
+                name => stored.push((name, view.dtype(), shape, data)),
+            }
         }
         let views = stored.iter().map(|(name, dtype, shape, data)| {
             (name, safetensors::tensor::TensorView::new(*dtype, shape.clone(), data).expect("a view"))
@@ -244,6 +258,12 @@ impl Recorded {
         folder
     }
 
+    /// Whether it has experts stored transposed, as Qwen3-VL is published.
+    fn has_transposed_experts(&self) -> bool {
+        let text = &config(self.folder.path())["text_config"];
+        text["model_type"] == "qwen3_vl_moe_text" && text["norm_topk_prob"] == true
+    }
+
     /// The same checkpoint without its tower, as mlx-lm writes it.
     pub(crate) fn without_tower(&self) -> TempDir {
         let folder = tempfile::tempdir().expect("a folder");
@@ -251,7 +271,10 @@ impl Recorded {
             .expect("copied");
         let bytes = std::fs::read(self.folder.path().join("model.safetensors")).expect("weights");
         let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
-        let text = tensors.tensors().into_iter().filter(|(name, _)| !name.contains(".visual."));
+        let parts =
+            [".visual.", "vision_tower.", "vision_embedder.", "embed_vision.", "multi_modal_projector."];
+        let is_text = |name: &str| !parts.iter().any(|part| name.contains(part));
+        let text = tensors.tensors().into_iter().filter(|(name, _)| is_text(name));
         safetensors::serialize_to_file(text, None, &folder.path().join("model.safetensors"))
             .expect("written");
         folder
@@ -263,6 +286,19 @@ fn tiles([rows, columns]: [usize; 2]) -> Vec<[usize; 2]> {
     match rows > 2 {
         true => vec![[rows, columns / 2], [rows, columns / 2], [rows / 2, columns / 2]],
         false => vec![[rows, columns]],
+    }
+}
+
+/// The name in mlx-vlm's layout of a tensor of the hub.
+fn mlx_name(name: &str) -> String {
+    if name.starts_with("lm_head") {
+        return format!("language_model.{name}");
+    }
+    let Some(name) = name.strip_prefix("model.") else { return name.into() };
+    match (name.strip_prefix("language_model."), name.strip_prefix("visual.")) {
+        (Some(rest), _) => format!("language_model.model.{rest}"),
+        (_, Some(rest)) => format!("vision_tower.{rest}"),
+        _ => name.replace("vision_tower.vision_model.", "vision_tower."),
     }
 }
 
