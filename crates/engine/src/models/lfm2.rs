@@ -1,5 +1,5 @@
-//! LFM2 and LFM2-VL: gated short convolutions, grouped-query attention in a few layers; feed-forward
-//! blocks are dense or, in `lfm2_moe`, experts with a sigmoid router.
+//! LFM2 and LFM2-VL: gated short convolutions, grouped-query attention in a few layers;
+//! feed-forward blocks are dense or, in `lfm2_moe`, experts with a sigmoid router.
 //!
 //! Reference: transformers `lfm2`, `lfm2_moe`, `lfm2_vl`.
 

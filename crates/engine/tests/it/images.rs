@@ -79,7 +79,7 @@ fn check_document(rows: &BTreeMap<String, (Vec<String>, f32)>) {
 fn layout_of_mlx_vlm_gives_the_same_bits() {
     for name in names() {
         let recorded = Recorded::read(&name);
-        // Whole norms, which mlx-vlm stores, are another matter: only towers and experts change here.
+        // Whole norms, which mlx-vlm stores, are another matter: only towers and experts change.
         let folder = recorded.in_mlx_layout();
         let (hub, mlx) = (engine(&recorded, exact(64)), start_with(folder.path(), exact(64)));
         for case in &recorded.towers.cases {

@@ -52,9 +52,9 @@ pub(crate) trait Tower {
 const PREFIX: &str = "visual";
 
 /// The canonical name `visual.*` of a tower's tensor, which the hub calls `model.visual.*` or
-/// `vision_tower.*` and MLX `vision_tower.*` or `vision_tower.vision_model.*`, or of a model without
-/// an encoder's `vision_embedder.*`; that of a projector's is `visual.projector.*`. `None` for other
-/// tensors.
+/// `vision_tower.*` and MLX `vision_tower.*` or `vision_tower.vision_model.*`; without an encoder
+/// both call it `vision_embedder.*`. That of a projector's is `visual.projector.*`. `None` for
+/// other tensors.
 pub(super) fn canonical(name: &str) -> Option<String> {
     let bare = name.strip_prefix("model.").unwrap_or(name);
     let projectors = ["multi_modal_projector.", "embed_vision."];
