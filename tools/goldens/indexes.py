@@ -33,10 +33,10 @@ from transformers.core_model_loading import revert_weight_conversion
 from manifest import EXACT, architecture, hub_layout, pack_mxfp4, reference_config, unused_tensors
 
 SUPPORTED = {
-    "llama", "mistral", "ministral3", "mistral3", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5",
-    "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "gemma2", "gemma3", "gemma3_text", "gemma4", "gemma4_text",
-    "gemma4_unified", "glm4", "glm4_moe", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "kimi_linear", "lfm2", "lfm2_moe",
-    "gpt_oss"}
+    "llama", "mistral", "ministral3", "mistral3", "qwen2", "qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "qwen3_next",
+    "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "gemma2", "gemma3", "gemma3_text", "gemma4",
+    "gemma4_text", "gemma4_unified", "glm4", "glm4_moe", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "kimi_linear", "lfm2",
+    "lfm2_moe", "lfm2_vl", "gpt_oss"}
 NVFP4 = "config of the NVFP4 conversion, without its quantization_config"
 REBUILT = "config put together from published sizes"
 # Qwen3.5 stores more in float32 than others do, Qwen3-Next and Qwen3.6 nothing
@@ -66,6 +66,9 @@ checkpoint("Qwen--Qwen3-32B", "qwen3", 32.8)
 checkpoint("Qwen--Qwen3-30B-A3B", "qwen3", 30.5)
 checkpoint("Qwen--Qwen3-235B-A22B", "qwen3", 235)
 checkpoint("Qwen--Qwen3-Coder-480B-A35B-Instruct", "qwen3", 480)
+checkpoint("Qwen--Qwen3-VL-8B-Instruct", "qwen3", 8.77)
+checkpoint("Qwen--Qwen3-VL-30B-A3B-Instruct", "qwen3", 31.1)
+checkpoint("Qwen--Qwen3-VL-235B-A22B-Instruct", "qwen3", 236)
 checkpoint("mlx--Qwen3-14B-MLX-4bit", "qwen3", None, "Qwen/Qwen3-14B-MLX-4bit")
 checkpoint("Qwen--Qwen3-Next-80B-A3B-Instruct", "qwen3_5", 81.3, mtp="split", exact=())
 checkpoint("Qwen--Qwen3.5-0.8B", "qwen3_5", 0.87, mtp="fused", exact=QWEN3_5_EXACT)

@@ -59,6 +59,10 @@ def hub_layout(tensors, golden):
         tensors = {dense.sub(r"mlp.\1_proj", name): t for name, t in tensors.items()}
     if family == "qwen3_5_moe" and not golden.get("split_experts"):  # some fine-tunes keep them one by one
         tensors = fuse_experts(tensors)
+    if family == "qwen3_vl_moe" and not golden.get("saved"):  # transformers saves what its model holds
+        tensors = {name: t.transpose(1, 2) if ".experts." in name else t for name, t in tensors.items()}
+    if family == "lfm2_vl":
+        tensors = {name.replace("vision_tower.", "vision_tower.vision_model."): t for name, t in tensors.items()}
     return tensors
 
 
@@ -153,7 +157,8 @@ def spec(name, initial, golden):
         low, high = (121, 123) if name.endswith("_scales") else (0, 255)
         return dict(dtype="U8", shape=shape, low=low, high=high)
     family = golden["config"]["model_type"]
-    mean, spread = value_range(name, shape, norm_centre(name, float(initial.float().mean()), family), family)
+    centre = norm_centre(name, float(initial.float().mean()), family) if len(shape) == 1 else None
+    mean, spread = value_range(name, shape, centre, family)
     dtype = "F32" if name.endswith(EXACT) else golden["dtype"]
     return dict(dtype=dtype, shape=shape, mean=mean, spread=short(spread))
 
@@ -180,6 +185,8 @@ def value_range(name, shape, centre, family):
         return 0.8, 0.1
     if leaf in ("e_score_correction_bias", "expert_bias"):
         return 0.0, uniform(0.1)
+    if leaf in ("input_min", "output_min", "input_max", "output_max"):  # where some of the values are
+        return (-1.5 if leaf.endswith("min") else 1.5), 0.25
     if leaf == "sinks":
         return 0.0, uniform(1.0)
     if leaf == "bias" or leaf.endswith("proj_bias"):
@@ -191,8 +198,9 @@ def value_range(name, shape, centre, family):
     if "conv" in name and len(shape) == 3:
         return 0.0, uniform(0.5)
     gain = 3.0 if "lm_head" in name else 1.0 if "expert" in name or "switch_mlp" in name else 1.5
-    if len(shape) == 3:  # experts or heads; gpt-oss keeps its experts [E, in, out]
-        fan_in = shape[1] if family == "gpt_oss" and leaf != "weight" else shape[2]
+    if len(shape) == 3:  # experts or heads; some families keep their experts [E, in, out]
+        transposed = family in ("gpt_oss", "qwen3_vl_moe") and leaf != "weight"
+        fan_in = shape[1] if transposed else shape[2]
     else:
         fan_in = math.prod(shape[1:])
     return 0.0, uniform(gain / math.sqrt(fan_in))

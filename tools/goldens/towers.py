@@ -7,7 +7,8 @@
 Each folder gets config.json and golden.json: `seed`, `tensors` and `reference` as in record.py, and
 
     images[]     rows and columns of the tensor, in patches or in pixels; features: [token][hidden]. Values of the tensor
-                 of image i are those of the tensor `pixels.i` in tensors.py, uniform in [-1, 1)
+                 of image i are those of the tensor `pixels.i` in tensors.py, uniform in [-1, 1). Where an image has
+                 several tensors, `views` lists rows and columns of each, and `pixels.i` holds one after the other
     cases[]      as in record.py, and images: the index of each image and the runs of its positions in the prompt;
                  positions: [axis][token], and delta, where the model has them
 """
@@ -24,7 +25,7 @@ import torch
 import transformers
 
 import tensors
-from families import GOLDENS, TORCH_NAMES, merged, with_dtype
+from families import GEMMA4_DENSE, GOLDENS, TORCH_NAMES, merged, with_dtype
 from manifest import hub_manifest
 from reference import Transformers, rounded
 
@@ -35,10 +36,11 @@ MAX_JSON = 150_000
 TOWERS = {}
 
 
-def tower(name, base, grids, dtype="BF16", seed=1, mtp=None, **changes):
-    """A golden of the config `base` with these changes; `grids` are the images' rows and columns of patches."""
+def tower(name, base, grids, dtype="BF16", seed=1, mtp=None, saved=False, **changes):
+    """A golden of the config `base` with these changes; `grids` are the images' rows and columns of patches, or lists
+    of those of the tensors of each. `saved`: experts as transformers saves them, not as they are published."""
     config = with_dtype(merged(base, changes), TORCH_NAMES[dtype])
-    TOWERS[name] = dict(config=config, seed=seed, dtype=dtype, shards=1, grids=grids, mtp=mtp)
+    TOWERS[name] = dict(config=config, seed=seed, dtype=dtype, shards=1, grids=grids, mtp=mtp, saved=saved)
 
 
 def published(name):
@@ -64,6 +66,20 @@ QWEN3_VL = dict(
     vision_config=dict(QWEN, model_type="qwen3_vl", depth=4, deepstack_visual_indexes=[0, 2]))
 tower("qwen3_vl", QWEN3_VL, GRIDS, seed=121)
 
+QWEN3_VL_MOE = merged(QWEN3_VL, dict(
+    architectures=["Qwen3VLMoeForConditionalGeneration"], model_type="qwen3_vl_moe", tie_word_embeddings=False,
+    text_config=dict(
+        model_type="qwen3_vl_moe_text", decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=48,
+        norm_topk_prob=True, num_experts=6, num_experts_per_tok=2, tie_word_embeddings=..., max_window_layers=...,
+        use_sliding_window=..., sliding_window=...),
+    vision_config=dict(QWEN3_VL["vision_config"], model_type="qwen3_vl_moe")))
+tower("qwen3_vl_moe", QWEN3_VL_MOE, GRIDS, seed=161)
+tower("qwen3_vl_moe-odd", QWEN3_VL_MOE, GRIDS, dtype="F32", seed=521, saved=True,
+      text_config=dict(hidden_size=72, num_attention_heads=3, num_key_value_heads=1, head_dim=20, mlp_only_layers=[1],
+                       moe_intermediate_size=24, norm_topk_prob=..., num_experts=5, num_experts_per_tok=3,
+                       rope_scaling=dict(mrope_interleaved=True, mrope_section=[4, 3, 3], rope_type="default")),
+      vision_config=dict(QWEN3_VL_MOE["vision_config"], out_hidden_size=72))
+
 MISTRAL3 = published("mistral3")
 tower("mistral3", MISTRAL3, [(28, 56), (56, 28), (28, 84), (84, 112)], seed=201,
       vision_config=dict(MISTRAL3["vision_config"], num_hidden_layers=3, image_size=140))
@@ -77,6 +93,38 @@ tower("gemma4", GEMMA4, [(4, 6), (6, 4), (2, 2), (10, 8)], seed=281,
 tower("gemma4-vision", GEMMA4, [(4, 6), (6, 4), (2, 2), (10, 8)], seed=321,
       text_config=dict(use_bidirectional_attention="vision"),
       vision_config=dict(GEMMA4["vision_config"], num_hidden_layers=3, standardize=True))
+tower("gemma4-clipped", GEMMA4, [(4, 6), (6, 4), (2, 2), (10, 8)], seed=361,
+      vision_config=dict(GEMMA4["vision_config"], num_hidden_layers=2, use_clipped_linears=True))
+
+# Without an encoder: tokens are patches.
+GEMMA4_UNIFIED = merged(GEMMA4, dict(
+    architectures=["Gemma4UnifiedForConditionalGeneration"], model_type="gemma4_unified", boa_token_id=...,
+    eoa_token_id=..., text_config=dict(
+        GEMMA4_DENSE, model_type="gemma4_unified_text", hidden_size_per_layer_input=..., num_kv_shared_layers=0,
+        use_double_wide_mlp=False, use_bidirectional_attention="vision", vocab_size_per_layer_input=...,
+        enable_moe_block=..., expert_intermediate_size=..., num_experts=..., top_k_experts=...),
+    vision_config=dict(mm_embed_dim=64, mm_posemb_size=16, model_type="gemma4_unified_vision", output_proj_dims=64,
+                       patch_size=4, pooling_kernel_size=2, rms_norm_eps=1e-6)))
+tower("gemma4_unified", GEMMA4_UNIFIED, [(2, 3), (3, 2), (1, 1), (5, 4)], seed=401)
+
+# The last image is two tiles and a thumbnail.
+LFM2_VL_GRIDS = [[(4, 6)], [(8, 2)], [(2, 2)], [(4, 4), (4, 4), (2, 6)]]
+LFM2_VL = dict(
+    architectures=["Lfm2VlForConditionalGeneration"], do_image_splitting=True, downsample_factor=2, dtype="bfloat16",
+    image_token_id=252, model_type="lfm2_vl", projector_bias=True, projector_hidden_act="gelu",
+    projector_hidden_size=40, projector_use_layernorm=True, text_config=merged(
+        published("lfm2-a"), dict(architectures=..., transformers_version=..., num_hidden_layers=3)),
+    tie_word_embeddings=True, transformers_version="4.57.0.dev0", vision_config=dict(
+        attention_dropout=0.0, hidden_act="gelu_pytorch_tanh", hidden_size=32, intermediate_size=48,
+        layer_norm_eps=1e-6, model_type="siglip2_vision_model", num_attention_heads=2, num_channels=3,
+        num_hidden_layers=3, num_patches=25, patch_size=4, vision_use_head=False))
+tower("lfm2_vl", LFM2_VL, LFM2_VL_GRIDS, seed=441)
+tower("lfm2_vl-odd", dict(LFM2_VL, text_config=published("lfm2_moe-a")), LFM2_VL_GRIDS, dtype="F32", seed=481,
+      projector_bias=False, projector_use_layernorm=False, tie_word_embeddings=False,
+      text_config=dict(architectures=..., transformers_version=..., hidden_size=72, num_attention_heads=6,
+                       num_key_value_heads=3, tie_embedding=False),
+      vision_config=dict(LFM2_VL["vision_config"], hidden_size=48, num_attention_heads=3, num_patches=9,
+                         num_hidden_layers=2, patch_size=6, vision_use_head=True))
 
 # Images of each prompt, by index, with text of this many tokens before each and after the last.
 PROMPTS = [([0], [3, 5]), ([3, 2, 1], [4, 7, 1, 9]), ([2, 2], [2, 30, 40])]
@@ -130,7 +178,9 @@ class Picture:
     """Random numbers in place of an image."""
 
     def __init__(self, model, golden, seed, index):
-        self.rows, self.columns = golden["grids"][index]
+        grid = golden["grids"][index]
+        self.views = grid if isinstance(grid, list) else [grid]
+        self.rows, self.columns = self.views[0]
         config = golden["config"]
         spec = dict(dtype="F32", shape=self.shape(config["vision_config"]), mean=0.0, spread=1.0)
         self.pixels = tensors.values(f"pixels.{index}", seed, spec)
@@ -139,7 +189,8 @@ class Picture:
         self.ids = self.expansion(self.features.shape[0], config)
 
     def described(self):
-        return dict(rows=self.rows, columns=self.columns, features=[rounded(row) for row in self.features])
+        views = dict(views=self.views) if len(self.views) > 1 else {}
+        return dict(rows=self.rows, columns=self.columns, **views, features=[rounded(row) for row in self.features])
 
 
 class QwenPicture(Picture):
@@ -217,6 +268,49 @@ class Gemma4Picture(Picture):
         return {}, dict(mm_token_type_ids=torch.tensor([[int(token == IMAGE) for token in ids]]))
 
 
+class Gemma4UnifiedPicture(Gemma4Picture):
+    """The pixels of one token together."""
+
+    def shape(self, vision):
+        return [self.rows * self.columns, 3 * (vision["patch_size"] * vision["pooling_kernel_size"]) ** 2]
+
+    @staticmethod
+    def placed(model, ids, images):
+        """With the masks of `generate`, which are Google's: without them, `forward` has full layers attend both ways too
+        (transformers, issue 46711)."""
+        described, more = Gemma4Picture.placed(model, ids, images)
+        masks = model.create_masks_for_generate(
+            config=model.config, inputs_embeds=torch.empty(1, len(ids), 0), attention_mask=None, past_key_values=None,
+            position_ids=torch.arange(len(ids))[None], **more)
+        return described, dict(attention_mask=masks, **more)
+
+
+class Lfm2VlPicture(Picture):
+    """One view, or tiles and a thumbnail: patches row by row, padded to the same number."""
+
+    def shape(self, vision):
+        return [sum(rows * columns for rows, columns in self.views), 3 * vision["patch_size"] ** 2]
+
+    def expansion(self, tokens, config):
+        factor = config["downsample_factor"] ** 2
+        pads = [[IMAGE] * (rows * columns // factor) for rows, columns in self.views]
+        tiles = sum(([TILE] + tile for tile in pads[:-1]), [])
+        return [START] + tiles + [THUMBNAIL] * bool(tiles) + pads[-1] + [END]
+
+    @staticmethod
+    def inputs(pictures):
+        views = [view for picture in pictures for view in picture.views]
+        counts = [rows * columns for rows, columns in views]
+        pixels = torch.cat([picture.pixels for picture in pictures]).split(counts)
+        mask = torch.tensor([[int(patch < count) for patch in range(max(counts))] for count in counts])
+        return dict(pixel_values=torch.nn.utils.rnn.pad_sequence(pixels, batch_first=True), pixel_attention_mask=mask,
+                    spatial_shapes=torch.tensor(views))
+
+    @staticmethod
+    def placed(model, ids, images):
+        return {}, {}
+
+
 class PixtralPicture(PlanarPicture):
     """A break after each row."""
 
@@ -236,8 +330,10 @@ class PixtralPicture(PlanarPicture):
 
 
 IMAGE, BREAK, END = 252, 253, 254
+START, TILE, THUMBNAIL = 250, 251, 253
 SPECIAL_IDS = range(250, 256)
-KINDS = {"mistral3": PixtralPicture, "gemma3": Gemma3Picture, "gemma4": Gemma4Picture}
+KINDS = {"mistral3": PixtralPicture, "gemma3": Gemma3Picture, "gemma4": Gemma4Picture,
+         "gemma4_unified": Gemma4UnifiedPicture, "lfm2_vl": Lfm2VlPicture}
 
 
 def kind(config):

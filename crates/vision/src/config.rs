@@ -89,6 +89,7 @@ struct ProcessorFile {
     image_token: Option<String>,
     image_break_token: Option<String>,
     image_end_token: Option<String>,
+    use_image_special_tokens: Option<bool>,
 }
 
 /// Everything that preprocessing needs to know of a checkpoint.
@@ -195,7 +196,9 @@ impl Checked<'_> {
                 (Family::Gemma4(self.gemma4(false)?), Defaults { normalize: false, ..half })
             }
             "PixtralImageProcessor" => (Family::Pixtral(self.pixtral(processor)?), clip),
-            "Lfm2VlImageProcessor" => (Family::Lfm2Vl(self.lfm2_vl()?), Defaults { resample: 2, ..half }),
+            "Lfm2VlImageProcessor" => {
+                (Family::Lfm2Vl(self.lfm2_vl(processor)?), Defaults { resample: 2, ..half })
+            }
             other => {
                 let reason = format!("image_processor_type {other:?} is not supported");
                 return Err(refuse(self.file, &reason));
@@ -284,8 +287,11 @@ impl Checked<'_> {
         })
     }
 
-    fn lfm2_vl(&self) -> Result<Lfm2Vl> {
+    fn lfm2_vl(&self, processor: &ProcessorFile) -> Result<Lfm2Vl> {
         let image = self.image;
+        if processor.use_image_special_tokens == Some(false) {
+            return Err(refuse(PROCESSOR, "use_image_special_tokens false is not supported: remove it"));
+        }
         let splits = image.do_image_splitting.unwrap_or(true);
         let tiles = |name, value, default| self.number(name, value, default, 64);
         let min_tiles = tiles("min_tiles", image.min_tiles.filter(|_| splits), if splits { 2 } else { 1 })?;

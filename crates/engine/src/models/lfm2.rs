@@ -1,7 +1,7 @@
-//! LFM2: gated short convolutions, grouped-query attention in a few layers; feed-forward blocks are
-//! dense or, in `lfm2_moe`, experts with a sigmoid router.
+//! LFM2 and LFM2-VL: gated short convolutions, grouped-query attention in a few layers;
+//! feed-forward blocks are dense or, in `lfm2_moe`, experts with a sigmoid router.
 //!
-//! Reference: transformers `lfm2`, `lfm2_moe`.
+//! Reference: transformers `lfm2`, `lfm2_moe`, `lfm2_vl`.
 
 use mlx::Array;
 use nn::{Activation, Linear, Residual, RopePairs};
@@ -14,8 +14,9 @@ use super::{
     config::{BaseConfig, ensure_supported, parse, parse_part},
     decoder::Decoder,
     layer::{FeedForward, Mixer, PreNorm},
-    names::plain_names,
+    names::{plain_names, text_names},
     sigmoid_moe::{self, SigmoidMoe},
+    vision,
 };
 use crate::{
     batch::Batch,
@@ -89,6 +90,9 @@ impl Config {
 
 /// Renames to other families' names.
 pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
+    if let Some(name) = vision::canonical(name) {
+        return Some(name);
+    }
     let same = [
         (".operator_norm.", ".input_layernorm."),
         (".ffn_norm.", ".post_attention_layernorm."),
@@ -102,7 +106,8 @@ pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
         (".w2.", ".down_proj."),
         (".w3.", ".up_proj."),
     ];
-    plain_names(config, &same.iter().fold(name.to_string(), |name, (from, to)| name.replace(from, to)))
+    let name = text_names(name)?;
+    plain_names(config, &same.iter().fold(name, |name, (from, to)| name.replace(from, to)))
 }
 
 /// Only `lfm2_moe` has other names in MLX's layout.
@@ -135,7 +140,7 @@ pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         o_bias: false,
     };
     let rope = RopeParameters::of(config, None)?.or(1e6, 1.0).rope(head_dim, RopePairs::Halves)?;
-    Ok(Box::new(Decoder::load_with(&c.base, w, "embedding_norm", |i, w| {
+    let mut decoder = Decoder::load_with(&c.base, w, "embedding_norm", |i, w| {
         let mixer: Box<dyn Mixer> = match c.is_attention(i)? {
             true => {
                 let attention = w.sub("self_attn");
@@ -145,7 +150,9 @@ pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
             false => Box::new(ShortConv::load(&c, &w.sub("conv"))?),
         };
         PreNorm::load(&c.base, w, mixer, feed_forward(&c, i, &w.sub("mlp"))?)
-    })?))
+    })?;
+    decoder.tower = vision::load_tower(config, w, |vision, w| vision::load_siglip2(vision, config, w))?;
+    Ok(Box::new(decoder))
 }
 
 fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedForward>> {

@@ -86,9 +86,16 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "qwen3",
-        model_types: &["qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_text"],
+        model_types: &[
+            "qwen3",
+            "qwen3_moe",
+            "qwen3_vl",
+            "qwen3_vl_text",
+            "qwen3_vl_moe",
+            "qwen3_vl_moe_text",
+        ],
         sanitize: qwen3::sanitize,
-        rules: &[],
+        rules: qwen3::LAYOUT,
         vision: true,
         load: qwen3::load,
     },
@@ -158,10 +165,10 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "lfm2",
-        model_types: &["lfm2", "lfm2_moe"],
+        model_types: &["lfm2", "lfm2_moe", "lfm2_vl", "lfm2-vl"],
         sanitize: lfm2::sanitize,
         rules: lfm2::LAYOUT,
-        vision: false,
+        vision: true,
         load: lfm2::load,
     },
     Family {

@@ -1,23 +1,31 @@
 //! Qwen 3 and Qwen3-VL: grouped-query attention with head norms; feed-forward blocks are dense or,
-//! in `qwen3_moe`, experts with a softmax router.
+//! in `qwen3_moe` and `qwen3_vl_moe`, experts with a softmax router.
 //!
-//! Reference: transformers `qwen3`, `qwen3_moe`, `qwen3_vl`.
+//! Reference: transformers `qwen3`, `qwen3_moe`, `qwen3_vl`, `qwen3_vl_moe`.
 
 use mlx::Array;
 use nn::{Activation, Experts, Linear, Residual, RopePairs, Router};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     Model,
     attention::{Attention, AttentionConfig},
-    config::{BaseConfig, check_activation, parse, parse_part},
+    config::{BaseConfig, check_activation, parse, parse_part, with_defaults},
     decoder::Decoder,
     layer::{FeedForward, PreNorm},
     names::{plain_names, text_names},
     vision,
 };
-use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
+use crate::{
+    error::Result,
+    models::rope::RopeParameters,
+    weights::{
+        Rule,
+        Transform::{self, Down, GateOrUp},
+        Weights,
+    },
+};
 
 #[derive(Deserialize)]
 struct Config {
@@ -60,7 +68,27 @@ pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
     plain_names(config, &text_names(name)?.replace(".mlp.switch_mlp.", ".mlp.experts."))
 }
 
+/// The hub stores Qwen3-VL's experts transposed, transformers saves them as others are stored.
+pub(super) const LAYOUT: &[Rule] = &[
+    vl_moe_rule(
+        ".mlp.experts.gate_up_proj",
+        &[(".mlp.switch_mlp.gate_proj.weight", GateOrUp(0)), (".mlp.switch_mlp.up_proj.weight", GateOrUp(1))],
+    ),
+    vl_moe_rule(".mlp.experts.down_proj", &[(".mlp.switch_mlp.down_proj.weight", Down)]),
+];
+
+const fn vl_moe_rule(from: &'static str, to: &'static [(&'static str, Transform)]) -> Rule {
+    Rule::new(from, to).of(&["qwen3_vl_moe", "qwen3_vl_moe_text"])
+}
+
+/// transformers' defaults of absent keys.
+fn defaults(config: &Value) -> Value {
+    let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    json!({ "norm_topk_prob": model_type.starts_with("qwen3_vl_moe") })
+}
+
 pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+    let config = &with_defaults(config, defaults(config));
     let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };
     check_activation(config, "hidden_act", "silu")?;
     let head_dim = c.head_dim.unwrap_or(128);

@@ -1,6 +1,8 @@
 //! Outputs of recorded vision towers, and positions of prompts with images, against transformers.
 
-use std::sync::Arc;
+mod quantized;
+
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -13,47 +15,65 @@ fn number(value: &Value) -> usize {
     value.as_u64().expect("a number") as usize
 }
 
+const FLOAT32: Types = Types { activations: Some(Dtype::Float32), weights: None };
+
+fn names() -> Vec<String> {
+    let entries = std::fs::read_dir(checkpoint::recorded().join("../towers")).expect("goldens");
+    let names: Vec<String> =
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    assert!(names.len() >= 14, "the goldens are there");
+    names
+}
+
+fn golden(name: &str) -> Value {
+    let file = checkpoint::recorded().join("../towers").join(name).join("golden.json");
+    serde_json::from_str(&std::fs::read_to_string(file).expect("golden.json")).expect("JSON")
+}
+
 /// The model of a recorded checkpoint and the golden.
 fn read(name: &str) -> (Box<dyn Model>, Value) {
-    let name = format!("../towers/{name}");
-    let folder = checkpoint::folder(&name);
-    let text = std::fs::read_to_string(checkpoint::recorded().join(&name).join("golden.json"));
-    let golden = serde_json::from_str(&text.expect("golden.json")).expect("JSON");
-    let checkpoint = Checkpoint::Folder(folder.path().into());
+    let folder = checkpoint::folder(&format!("../towers/{name}"));
+    (load(folder.path(), FLOAT32), golden(name))
+}
+
+fn load(folder: &Path, types: Types) -> Box<dyn Model> {
+    let checkpoint = Checkpoint::Folder(folder.into());
     let config = checkpoint.config().expect("config");
     let family = models::family(&config).expect("a family");
     let declared = QuantizationConfig::from_config(&config).expect("declared");
     let files = checkpoint.weight_files().expect("files");
     let text = with_top_level_keys(models::text_config(&config), &config);
-    let types = Types { activations: Some(Dtype::Float32), weights: None };
     let layout = family.layout(&text);
     let weights = Weights::new(files, &layout, types, declared, Box::new(|_, _| {})).expect("weights");
     let model = (family.load)(&text, &weights).expect("loads");
     weights.all_used().expect("all of it is needed");
-    (model, golden)
+    model
 }
 
-/// Image `index` of a golden, with `values` numbers in its tensor.
+/// Image `index` of a golden, with `values` numbers for each row and column of its tensors.
 fn image(golden: &Value, index: usize, tokens: usize, values: usize) -> Image {
     let recorded = &golden["images"][index];
-    let spec = serde_json::json!({"dtype": "F32", "shape": [values], "mean": 0.0, "spread": 1.0});
+    let views: Vec<[usize; 2]> = match &recorded["views"] {
+        Value::Null => vec![[number(&recorded["rows"]), number(&recorded["columns"])]],
+        views => serde_json::from_value(views.clone()).expect("views"),
+    };
+    let sizes: Vec<usize> = views.iter().map(|[rows, columns]| rows * columns * values).collect();
+    let count: usize = sizes.iter().sum();
+    let spec = serde_json::json!({"dtype": "F32", "shape": [count], "mean": 0.0, "spread": 1.0});
     let seed = golden["seed"].as_u64().expect("a seed");
     let bytes = checkpoint::values(&format!("pixels.{index}"), seed, &spec);
-    let values = bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
-    let (rows, columns) = (number(&recorded["rows"]), number(&recorded["columns"]));
+    let mut values = bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four));
+    let tensors = views.iter().zip(sizes).map(|(&[rows, columns], size)| {
+        let values = values.by_ref().take(size).collect();
+        ImageTensor { rows, columns, values }
+    });
     let run = 0..tokens;
-    Image {
-        positions: vec![run],
-        digest: [index as u8; 32],
-        tensors: Arc::from([ImageTensor { rows, columns, values }]),
-    }
+    Image { positions: vec![run], digest: [index as u8; 32], tensors: tensors.collect() }
 }
 
 /// The number of values that the tower accepts for an image: of planes, or of patches.
 fn fitting(golden: &Value, index: usize, tokens: usize, tower: &dyn models::Tower) -> Image {
-    let recorded = &golden["images"][index];
-    let places = number(&recorded["rows"]) * number(&recorded["columns"]);
-    let candidates = (1..=300).map(|values| image(golden, index, tokens, places * values));
+    let candidates = (1..=300).map(|values| image(golden, index, tokens, values));
     candidates.into_iter().find(|image| tower.check(image).is_ok()).expect("a size that fits")
 }
 
@@ -78,17 +98,12 @@ fn check(name: &str) {
 
 #[test]
 fn towers_compute_the_features_of_the_reference() {
-    let folder = checkpoint::recorded().join("../towers");
-    let entries: Vec<_> = std::fs::read_dir(folder).expect("goldens").collect();
-    assert!(entries.len() >= 8, "the goldens are there");
-    for entry in entries {
-        check(&entry.expect("an entry").file_name().to_string_lossy());
-    }
+    names().iter().for_each(|name| check(name));
 }
 
 #[test]
 fn positions_of_prompts_with_images_are_those_of_the_reference() {
-    for name in ["qwen3_5", "qwen3_5-odd", "qwen3_vl"] {
+    for name in ["qwen3_5", "qwen3_5-odd", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_moe-odd"] {
         let (model, golden) = read(name);
         let tower = model.tower().expect("a tower");
         for case in golden["cases"].as_array().expect("cases") {

@@ -48,6 +48,12 @@ pub(crate) enum Transform {
     Transposed,
     /// The first or second half of each matrix's rows, in a stack.
     Half(usize),
+    /// The first or second half of each expert's `[2 * moe_intermediate_size, hidden_size]`, in a
+    /// stack that may be stored transposed.
+    GateOrUp(usize),
+    /// Each expert's `[hidden_size, moe_intermediate_size]`, in a stack that may be stored
+    /// transposed.
+    Down,
     /// Every other row of each matrix in a stack that is stored transposed.
     AlternateColumns(usize),
     /// Every other element along the second axis.
@@ -291,6 +297,17 @@ impl Recipe {
                 let count = self.half(1)?;
                 self.slice = Some(Slice { axis: 1, from: i * count, count, step: 1 });
             }
+            GateOrUp(i) => {
+                let rows = size_of(config, "moe_intermediate_size")?.checked_mul(2)?;
+                self.transposed = self.view.get(1..)? != [rows, size_of(config, "hidden_size")?];
+                let axis = if self.transposed { 2 } else { 1 };
+                let count = self.half(axis)?;
+                self.slice = Some(Slice { axis, from: i * count, count, step: 1 });
+            }
+            Down => {
+                let sides = [size_of(config, "hidden_size")?, size_of(config, "moe_intermediate_size")?];
+                self.transposed = self.view.get(1..)? != sides;
+            }
             AlternateColumns(i) => {
                 self.slice = Some(Slice { axis: 2, from: i, count: self.half(2)?, step: 2 });
                 self.transposed = true;
@@ -335,7 +352,7 @@ impl Recipe {
     }
 
     fn slice_heads(&mut self, keys: bool, config: &Value, packed: bool) -> Option<()> {
-        let size = |key: &str| config.get(key).and_then(Value::as_u64).map(|size| size as usize);
+        let size = |key: &str| size_of(config, key);
         let (heads, nope, value) =
             (size("num_attention_heads")?, size("qk_nope_head_dim")?, size("v_head_dim")?);
         let rank = if packed { size("kv_lora_rank")? } else { *self.view.get(1)? };
@@ -379,6 +396,11 @@ impl Slice {
         let one = stepped.slice(axis as i32 + 1, from as i32, from as i32 + 1);
         one.reshape(&[before, &[count as i32], after].concat())
     }
+}
+
+/// A size in config.json.
+fn size_of(config: &Value, key: &str) -> Option<usize> {
+    config.get(key).and_then(Value::as_u64).map(|size| size as usize)
 }
 
 fn bad(name: &str, message: &str) -> LoadError {

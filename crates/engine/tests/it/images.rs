@@ -1,11 +1,15 @@
 //! Requests with images: towers and prompts against transformers in float32, and every way of
 //! computing them against a lone cold run, bit for bit.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::BTreeMap, ops::ControlFlow, path::Path, sync::Arc};
 
-use lanner_engine::*;
+use lanner_engine::{
+    quantize::{Mode, Plan, SHARD_BYTES, quantization},
+    *,
+};
 
 use crate::support::{
+    document,
     pictures::{IMAGE_TOKEN, Recorded, names},
     recorded::{self, options},
     requests::{Random, answer, submit},
@@ -28,9 +32,12 @@ fn exact(prefill_chunk: usize) -> Options {
 #[test]
 fn prompts_with_images_match_the_reference_in_every_chunking_and_batch() {
     let names = names();
-    assert!(names.len() >= 3, "the goldens are there");
+    assert!(names.len() >= 14, "the goldens are there");
+    let mut rows: BTreeMap<String, (Vec<String>, f32)> = BTreeMap::new();
     for name in names {
         let recorded = Recorded::read(&name);
+        let (names, farthest) = rows.entry(recorded.model_type()).or_default();
+        names.push(name.clone());
         let cases = &recorded.towers.cases;
         let mut first = None;
         for chunk in [4096, 64, 7, 1] {
@@ -41,6 +48,7 @@ fn prompts_with_images_match_the_reference_in_every_chunking_and_batch() {
                 let worst =
                     recorded::check(&case.text, answer, BOUND).unwrap_or_else(|e| panic!("{name}: {e}"));
                 println!("{name}: logits within {worst:.1e} in chunks of {chunk}");
+                *farthest = farthest.max(worst);
             }
             let first = first.get_or_insert(answers);
             let answers: Vec<_> = cases.iter().map(ask).collect();
@@ -54,30 +62,92 @@ fn prompts_with_images_match_the_reference_in_every_chunking_and_batch() {
             "{name}: neighbours change bits"
         );
     }
+    check_document(&rows);
+}
+
+/// The table of docs/models.md: recorded checkpoints and the largest difference of a logit, by
+/// `model_type`.
+fn check_document(rows: &BTreeMap<String, (Vec<String>, f32)>) {
+    let mut text = String::from("| model_type | checkpoints | within |\n|---|---|---|\n");
+    for (model_type, (names, worst)) in rows {
+        text += &format!("| {model_type} | {} | {:.0e} |\n", names.join(", "), document::within(*worst));
+    }
+    document::check("towers", &text, |model_type| rows[model_type].1);
 }
 
 #[test]
 fn layout_of_mlx_vlm_gives_the_same_bits() {
-    let recorded = Recorded::read("qwen3_5");
-    // Whole norms, which mlx-vlm stores, are another matter: only the tower's layout changes here.
-    let folder = recorded.in_mlx_layout();
-    let (hub, mlx) = (engine(&recorded, exact(64)), start_with(folder.path(), exact(64)));
-    for case in &recorded.towers.cases {
-        let ask = |engine| recorded::ask(engine, recorded.request(case))();
-        assert!(ask(&hub).equals(&ask(&mlx)));
+    for name in names() {
+        let recorded = Recorded::read(&name);
+        // Whole norms, which mlx-vlm stores, are another matter: only towers and experts change.
+        let folder = recorded.in_mlx_layout();
+        let (hub, mlx) = (engine(&recorded, exact(64)), start_with(folder.path(), exact(64)));
+        for case in &recorded.towers.cases {
+            let ask = |engine| recorded::ask(engine, recorded.request(case))();
+            assert!(ask(&hub).equals(&ask(&mlx)), "{name}");
+        }
+    }
+}
+
+/// `lanner quantize` leaves towers alone.
+#[test]
+fn quantized_copies_see_nearly_what_their_sources_see() {
+    let cosine = |(a, b): (&Vec<f32>, &Vec<f32>)| {
+        let dot =
+            |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+        dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+    };
+    for name in names().iter().filter(|name| !name.ends_with("-odd")) {
+        let recorded = Recorded::read(name);
+        let copy = recorded.folder.path().join("copy");
+        let format = quantization(Mode::Affine, Some(8), Some(32)).expect("a format");
+        let mut plan = Plan::new(&Checkpoint::Folder(recorded.folder.path().into()), format).expect("a plan");
+        plan.write(&copy, SHARD_BYTES, &mut |_| ControlFlow::Continue(())).expect("written");
+        let (source, copy) = (engine(&recorded, exact(64)), start_with(&copy, exact(64)));
+        let request = recorded.request(&recorded.towers.cases[1]);
+        let [before, after] = [&source, &copy].map(|engine| recorded::ask(engine, request.clone())());
+        // Up to the first other token; a router may choose another expert.
+        let mut cosines: Vec<f64> =
+            before.logits.iter().zip(&after.logits).take(request.prompt.len()).map(cosine).collect();
+        cosines.sort_by(f64::total_cmp);
+        let median = cosines[cosines.len() / 2];
+        assert!(median > 0.97, "{name}: {median}");
     }
 }
 
 #[test]
 fn conversion_without_its_tower_serves_text_and_refuses_images() {
-    let recorded = Recorded::read("qwen3_5");
-    let folder = recorded.without_tower();
-    let engine = start_with(folder.path(), exact(64));
-    assert_eq!(engine.info().vision, Vision::Dropped);
-    let request = recorded.request(&recorded.towers.cases[0]);
-    let refused = engine.submit(request.clone(), |_| {}).err().expect("refused");
-    assert_eq!(refused, RequestError::NoVisionTower);
-    answer(submit(&engine, Request { logprobs: Some(2), images: vec![], ..request }));
+    for name in ["qwen3_5", "qwen3_vl_moe", "lfm2_vl", "gemma4_unified"] {
+        let recorded = Recorded::read(name);
+        let folder = recorded.without_tower();
+        let engine = start_with(folder.path(), exact(64));
+        assert_eq!(engine.info().vision, Vision::Dropped, "{name}");
+        let request = recorded.request(&recorded.towers.cases[0]);
+        let refused = engine.submit(request.clone(), |_| {}).err().expect("refused");
+        assert_eq!(refused, RequestError::NoVisionTower, "{name}");
+        answer(submit(&engine, Request { logprobs: Some(2), images: vec![], ..request }));
+    }
+}
+
+/// A request whose first image is changed must be refused with a sentence that says `expected`.
+#[track_caller]
+fn check_refused(engine: &Engine, good: &Request, change: &dyn Fn(&mut Image), expected: &str) {
+    let mut request = good.clone();
+    change(&mut request.images[0]);
+    let (sender, events) = std::sync::mpsc::channel();
+    let error = match engine.submit(request, move |event| drop(sender.send(event))) {
+        Err(error) => error,
+        Ok(_handle) => match events.iter().last() {
+            Some(Event::Failed(error)) => error,
+            other => panic!("{other:?}, not {expected}"),
+        },
+    };
+    assert!(matches!(error, RequestError::BadImage { index: 0, .. }), "{error}");
+    assert!(error.to_string().contains(expected), "{error}, not {expected}");
+}
+
+fn tensor(rows: usize, columns: usize, values: usize) -> ImageTensor {
+    ImageTensor { rows, columns, values: vec![0.0; values] }
 }
 
 #[test]
@@ -86,34 +156,52 @@ fn images_that_do_not_fit_are_refused() {
     let engine = engine(&recorded, exact(64));
     assert_eq!(engine.info().vision, Vision::Tower { image_token_id: IMAGE_TOKEN });
     let good = recorded.request(&recorded.towers.cases[0]);
-    let check = |change: &dyn Fn(&mut Request), expected: &str| {
-        let mut request = good.clone();
-        change(&mut request);
-        let (sender, events) = std::sync::mpsc::channel();
-        let error = match engine.submit(request, move |event| drop(sender.send(event))) {
-            Err(error) => error,
-            Ok(_handle) => match events.iter().last() {
-                Some(Event::Failed(error)) => error,
-                other => panic!("{other:?}, not {expected}"),
-            },
-        };
-        assert!(matches!(error, RequestError::BadImage { index: 0, .. }), "{error}");
-        assert!(error.to_string().contains(expected), "{error}, not {expected}");
-    };
-    check(&|r| r.images[0].positions.clear(), "no positions");
-    check(&|r| r.images[0].positions[0].end = 1000, "outside the prompt");
-    check(&|r| r.images[0].positions[0].start -= 1, "not the image token 252");
-    check(&|r| r.images[0].positions[0].end -= 1, "6 features for 5 prompt positions");
-    check(&|r| r.images[0].tensors = Arc::from([]), "0 tensors");
-    let tensor = |rows, columns, values| Arc::from([ImageTensor { rows, columns, values }]);
-    check(&|r| r.images[0].tensors = tensor(4, 6, vec![0.0; 7]), "7 values for 4 x 6 patches");
-    check(
-        &|r| r.images[0].tensors = tensor(3, 8, good.images[0].tensors[0].values.clone()),
-        "groups of 2 x 2",
-    );
-    check(&|r| r.images[0].tensors = tensor(0, 6, vec![]), "0 values");
-    check(&|r| r.images[0].tensors = tensor(usize::MAX, 6, vec![]), "0 values");
+    let check = |change: &dyn Fn(&mut Image), expected: &str| check_refused(&engine, &good, change, expected);
+    check(&|image| image.positions.clear(), "no positions");
+    check(&|image| image.positions[0].end = 1000, "outside the prompt");
+    check(&|image| image.positions[0].start -= 1, "not the image token 252");
+    check(&|image| image.positions[0].end -= 1, "6 features for 5 prompt positions");
+    check(&|image| image.tensors = Arc::from([]), "0 tensors");
+    check(&|image| image.tensors = Arc::from([tensor(4, 6, 7)]), "7 values for 4 x 6 patches");
+    let count = good.images[0].tensors[0].values.len();
+    check(&|image| image.tensors = Arc::from([tensor(3, 8, count)]), "groups of 2 x 2");
+    check(&|image| image.tensors = Arc::from([tensor(0, 6, 0)]), "0 values");
+    check(&|image| image.tensors = Arc::from([tensor(usize::MAX, 6, 0)]), "0 values");
     // The engine goes on.
+    answer(submit(&engine, Request { logprobs: Some(2), ..good }));
+}
+
+#[test]
+fn images_that_do_not_fit_a_tower_of_tiles_are_refused() {
+    let recorded = Recorded::read("lfm2_vl");
+    let engine = engine(&recorded, exact(64));
+    let good = recorded.request(&recorded.towers.cases[1]);
+    let check = |tensors: &[ImageTensor], expected: &str| {
+        check_refused(&engine, &good, &|image| image.tensors = tensors.into(), expected);
+    };
+    let views = &good.images[0].tensors;
+    check(&[], "0 tensors");
+    check(&views[..2], "8 features for 11 prompt positions");
+    check(&[views[0].clone(), tensor(4, 4, 7)], "7 values for 4 x 4 patches");
+    check(&[views[0].clone(), tensor(3, 4, 576)], "multiples of 2");
+    check(&[views[0].clone(), tensor(0, 4, 0)], "0 values");
+    check(&[views[0].clone(), tensor(usize::MAX - 1, 4, 0)], "0 values");
+    answer(submit(&engine, Request { logprobs: Some(2), ..good }));
+}
+
+#[test]
+fn images_that_do_not_fit_a_model_without_an_encoder_are_refused() {
+    let recorded = Recorded::read("gemma4_unified");
+    let engine = engine(&recorded, exact(64));
+    let good = recorded.request(&recorded.towers.cases[0]);
+    let check = |tensors: &[ImageTensor], expected: &str| {
+        check_refused(&engine, &good, &|image| image.tensors = tensors.into(), expected);
+    };
+    check(&[], "0 tensors");
+    check(&[tensor(1, 5, 5 * 192)], "5 features for 6 prompt positions");
+    check(&[tensor(2, 3, 7)], "7 values for 2 x 3 patches");
+    check(&[tensor(1, 17, 17 * 192)], "sides of 1 to 16");
+    check(&[tensor(0, 3, 0)], "0 values");
     answer(submit(&engine, Request { logprobs: Some(2), ..good }));
 }
 

@@ -79,4 +79,11 @@ fn unsupported_configurations_are_refused_by_name() {
     check_refused(Some(tiles), "max_tiles is 4000000000, not between 1 and 64");
     let gemma4 = r#"{"image_processor_type":"Gemma4ImageProcessor","max_soft_tokens":100}"#;
     check_refused(Some(gemma4), "max_soft_tokens is 100");
+    let preprocessor = Some(r#"{"image_processor_type":"Lfm2VlImageProcessorFast"}"#);
+    let processor = Some(r#"{"processor_class":"Lfm2VlProcessor","use_image_special_tokens":false}"#);
+    let error = Processor::from_config(ConfigFiles { preprocessor, processor }).expect_err("refused");
+    assert_eq!(
+        error.to_string(),
+        "processor_config.json: use_image_special_tokens false is not supported: remove it"
+    );
 }

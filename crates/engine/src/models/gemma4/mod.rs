@@ -72,6 +72,7 @@ fn defaults(config: &Value) -> Value {
         "hidden_size_per_layer_input": if unified { 0 } else { 256 },
         "vocab_size_per_layer_input": 262_144,
         "enable_moe_block": false,
+        "use_bidirectional_attention": unified.then_some("vision"),
         "rope_parameters": {
             "sliding_attention": { "rope_type": "default", "rope_theta": 10_000.0 },
             "full_attention": {
@@ -122,11 +123,21 @@ pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         layers: layers.collect::<Result<_>>()?,
         norm: m.rms_norm("norm", base.hidden_size, base.rms_norm_eps)?,
         head,
-        tower: vision::load_tower(config, w, |vision, w| vision::load_gemma4(vision, w, base.hidden_size))?,
+        tower: vision::load_tower(config, w, |vision, w| match has_encoder(vision) {
+            true => vision::load_gemma4(vision, w, base.hidden_size),
+            false => vision::load_gemma4_unified(vision, w, base.hidden_size),
+        })?,
         pad_token_id: config.get("pad_token_id").and_then(Value::as_u64).unwrap_or(0) as u32,
         vocab_size: base.vocab_size as usize,
         context_length: base.context_length(),
     }))
+}
+
+/// Whether images pass through layers of their own, given `vision_config`; in unified models they
+/// do not.
+fn has_encoder(vision: &Value) -> bool {
+    let model_type = vision.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    !model_type.starts_with("gemma4_unified")
 }
 
 struct Gemma4 {

@@ -70,7 +70,8 @@ pub(in crate::models) fn load(config: &Value, w: &Weights, hidden_size: i32) -> 
         std_scale: standard("std_scale")?,
         norm: RmsNorm::plain(hidden, c.rms_norm_eps),
         embedding_projection: w.sub("projector").linear("embedding_projection", hidden_size, hidden)?,
-        activations: embedder.activations("input_proj.weight")?,
+        // Never quantised.
+        activations: embedder.activations("position_embedding_table")?,
         c,
     }))
 }

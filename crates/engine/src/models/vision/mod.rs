@@ -2,19 +2,21 @@
 //! depend on that image alone, bit for bit.
 
 mod gemma4;
+mod gemma4_unified;
 mod image_positions;
 mod pixtral;
 mod planes;
 mod qwen3_vl;
 mod siglip;
+mod siglip2;
 
 use mlx::Array;
 use serde_json::Value;
 
 pub(crate) use self::image_positions::ImagePositions;
 pub(super) use self::{
-    gemma4::load as load_gemma4, pixtral::load as load_pixtral, qwen3_vl::load as load_qwen3_vl,
-    siglip::load as load_siglip,
+    gemma4::load as load_gemma4, gemma4_unified::load as load_gemma4_unified, pixtral::load as load_pixtral,
+    qwen3_vl::load as load_qwen3_vl, siglip::load as load_siglip, siglip2::load as load_siglip2,
 };
 use crate::{
     api::{Image, Vision},
@@ -50,15 +52,17 @@ pub(crate) trait Tower {
 const PREFIX: &str = "visual";
 
 /// The canonical name `visual.*` of a tower's tensor, which the hub calls `model.visual.*` or
-/// `vision_tower.*` and MLX `vision_tower.*` or `vision_tower.vision_model.*`; that of a
-/// projector's is `visual.projector.*`. `None` for other tensors.
+/// `vision_tower.*` and MLX `vision_tower.*` or `vision_tower.vision_model.*`; without an encoder
+/// both call it `vision_embedder.*`. That of a projector's is `visual.projector.*`. `None` for
+/// other tensors.
 pub(super) fn canonical(name: &str) -> Option<String> {
     let bare = name.strip_prefix("model.").unwrap_or(name);
     let projectors = ["multi_modal_projector.", "embed_vision."];
     if let Some(rest) = projectors.iter().find_map(|prefix| bare.strip_prefix(prefix)) {
         return Some(format!("{PREFIX}.projector.{rest}"));
     }
-    let rest = ["visual.", "vision_tower."].iter().find_map(|prefix| bare.strip_prefix(prefix))?;
+    let towers = ["visual.", "vision_tower.", "vision_embedder."];
+    let rest = towers.iter().find_map(|prefix| bare.strip_prefix(prefix))?;
     Some(format!("{PREFIX}.{}", rest.strip_prefix("vision_model.").unwrap_or(rest)))
 }
 
@@ -86,16 +90,9 @@ pub(crate) fn support(config: &Value, tower: Option<&dyn Tower>, known: bool) ->
     let id = ["image_token_id", "image_token_index"].iter().find_map(|key| config.get(key)?.as_u64());
     match (tower, id) {
         (Some(_), Some(id)) => Vision::Tower { image_token_id: id as u32 },
-        _ if known && has_config(config) => Vision::Dropped,
+        _ if known && config.get("vision_config").is_some_and(Value::is_object) => Vision::Dropped,
         _ => Vision::None,
     }
-}
-
-/// Whether there is a tower; Gemma 4's unified models have none.
-fn has_config(config: &Value) -> bool {
-    let Some(vision) = config.get("vision_config").filter(|vision| vision.is_object()) else { return false };
-    let kind = vision.get("model_type").and_then(Value::as_str).unwrap_or_default();
-    !kind.contains("unified")
 }
 
 /// The tower that `load` reads from `visual.*`, given config.json's `vision_config`; `None` in

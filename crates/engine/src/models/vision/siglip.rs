@@ -20,14 +20,21 @@ use crate::{
 
 #[derive(Deserialize)]
 struct Config {
-    hidden_size: i32,
-    intermediate_size: i32,
-    num_hidden_layers: usize,
-    num_attention_heads: i32,
+    #[serde(flatten)]
+    encoder: EncoderConfig,
     num_channels: i32,
     image_size: i32,
     patch_size: i32,
-    layer_norm_eps: f32,
+}
+
+/// Keys of SigLIP's layers.
+#[derive(Deserialize)]
+pub(super) struct EncoderConfig {
+    pub hidden_size: i32,
+    pub intermediate_size: i32,
+    num_hidden_layers: usize,
+    num_attention_heads: i32,
+    pub layer_norm_eps: f32,
 }
 
 /// transformers' defaults of keys that published files leave out.
@@ -55,16 +62,15 @@ pub(in crate::models) fn load(
         side > 0 && side * side == tokens && patches % side == 0,
         format!("mm_tokens_per_image is {tokens}; it must be the square of a part of {patches} patches"),
     )?;
-    let (embeddings, layers) = (w.sub("embeddings"), w.sub("encoder").sub("layers"));
-    let (hidden, projector) = (c.hidden_size, w.sub("projector"));
+    let (embeddings, projector) = (w.sub("embeddings"), w.sub("projector"));
+    let hidden = c.encoder.hidden_size;
     let window = [c.patch_size; 2];
     Ok(Box::new(SiglipTower {
         patch_embedding: embeddings.patch_conv("patch_embedding", hidden, c.num_channels, window, true)?,
         position_embedding: embeddings.embedding("position_embedding", patches * patches, hidden)?,
         positions: OnceCell::new(),
-        layers: (0..c.num_hidden_layers).map(|i| Layer::load(&c, &layers.sub(i))).collect::<Result<_>>()?,
-        post_layernorm: w.layer_norm("post_layernorm", hidden, c.layer_norm_eps)?,
-        mm_soft_emb_norm: projector.rms_norm("mm_soft_emb_norm", hidden, c.layer_norm_eps)?,
+        encoder: Encoder::load(&c.encoder, w)?,
+        mm_soft_emb_norm: projector.rms_norm("mm_soft_emb_norm", hidden, c.encoder.layer_norm_eps)?,
         mm_input_projection: projector.transposed("mm_input_projection_weight", hidden_size, hidden)?,
         activations: embeddings.activations("patch_embedding.weight")?,
         side,
@@ -79,8 +85,7 @@ struct SiglipTower {
     patch_embedding: Linear,
     position_embedding: Embedding,
     positions: OnceCell<Array>,
-    layers: Vec<Layer>,
-    post_layernorm: LayerNorm,
+    encoder: Encoder,
     mm_soft_emb_norm: RmsNorm,
     mm_input_projection: Linear,
     activations: Dtype,
@@ -95,17 +100,13 @@ impl SiglipTower {
 impl Tower for SiglipTower {
     fn forward(&self, image: &Image) -> Array {
         let count = self.patches() * self.patches();
-        let places = Array::arange(0, count, Dtype::Int32);
         let positions = self.positions.get_or_init(|| {
             let all: Vec<u32> = (0..count as u32).collect();
             self.position_embedding.forward(&Array::from_slice(&all, &[count])).astype(self.activations)
         });
         let patches = planes::patches(&image.tensors[0], self.c.num_channels, self.c.patch_size);
-        let mut h = self.patch_embedding.forward(&patches.astype(self.activations)) + positions;
-        for layer in &self.layers {
-            h = layer.forward(&h, &places);
-        }
-        let h = self.post_layernorm.forward(&h);
+        let h = self.patch_embedding.forward(&patches.astype(self.activations)) + positions;
+        let h = self.encoder.forward(h);
         let (side, pool) = (self.side, self.patches() / self.side);
         let squares = h.reshape(&[side, pool, side, pool, -1]).sum(3, false).sum(1, false);
         let pooled = squares.reshape(&[side * side, -1]) * (1.0 / (pool * pool) as f32);
@@ -129,8 +130,36 @@ impl Tower for SiglipTower {
     fn token_bytes(&self) -> usize {
         let pool = self.patches() / self.side;
         let values = self.c.num_channels * self.c.patch_size * self.c.patch_size;
-        let patch = values + 10 * self.c.hidden_size + 2 * self.c.intermediate_size;
+        let patch = values + 10 * self.c.encoder.hidden_size + 2 * self.c.encoder.intermediate_size;
         (patch * pool * pool) as usize * size_of::<f32>()
+    }
+}
+
+/// The layers and the norm after them.
+pub(super) struct Encoder {
+    layers: Vec<Layer>,
+    post_layernorm: LayerNorm,
+}
+
+impl Encoder {
+    /// Reads `encoder.layers.*` and `post_layernorm`.
+    pub(super) fn load(c: &EncoderConfig, w: &Weights) -> Result<Encoder> {
+        let layers = w.sub("encoder").sub("layers");
+        Ok(Encoder {
+            layers: (0..c.num_hidden_layers)
+                .map(|i| Layer::load(c, &layers.sub(i)))
+                .collect::<Result<_>>()?,
+            post_layernorm: w.layer_norm("post_layernorm", c.hidden_size, c.layer_norm_eps)?,
+        })
+    }
+
+    /// `h` `[patches, hidden_size]`, with positions.
+    pub(super) fn forward(&self, mut h: Array) -> Array {
+        let places = Array::arange(0, h.dim(0), Dtype::Int32);
+        for layer in &self.layers {
+            h = layer.forward(&h, &places);
+        }
+        self.post_layernorm.forward(&h)
     }
 }
 
@@ -146,7 +175,7 @@ struct Layer {
 }
 
 impl Layer {
-    fn load(c: &Config, w: &Weights) -> Result<Layer> {
+    fn load(c: &EncoderConfig, w: &Weights) -> Result<Layer> {
         let (hidden, intermediate, heads) = (c.hidden_size, c.intermediate_size, c.num_attention_heads);
         let whole = hidden % heads == 0;
         ensure_supported(whole, "vision_config's hidden_size is no multiple of num_attention_heads")?;

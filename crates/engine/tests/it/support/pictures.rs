@@ -1,6 +1,6 @@
 //! Recorded checkpoints with vision towers, and requests with their images.
 
-use std::{ops::Range, path::Path, sync::Arc};
+use std::{ops::Range, path::Path};
 
 use lanner_engine::{Image, ImageTensor, Request};
 use serde::Deserialize;
@@ -15,6 +15,7 @@ use super::{
 
 pub(crate) const IMAGE_TOKEN: u32 = 252;
 const BREAK_TOKEN: u32 = 253;
+const TILE_TOKEN: u32 = 251;
 
 pub(crate) struct Towers {
     seed: u64,
@@ -26,6 +27,8 @@ pub(crate) struct Towers {
 struct Picture {
     rows: usize,
     columns: usize,
+    /// Rows and columns of each tensor, if there are several.
+    views: Option<Vec<[usize; 2]>>,
 }
 
 pub(crate) struct PictureCase {
@@ -60,6 +63,10 @@ pub(crate) struct Recorded {
 enum Input {
     /// Patches of this many values, merged two by two.
     Patches(usize),
+    /// The same, and large images are two tiles and a thumbnail, each after a token of its own.
+    Tiles(usize),
+    /// Patches of this many values, one for each token.
+    Tokens(usize),
     /// Planes of pixels, of which squares with this side become a token; rows end with a break.
     Planes(usize),
     /// Planes of this side, and this many tokens.
@@ -91,6 +98,10 @@ impl Recorded {
                 config["mm_tokens_per_image"].as_u64().expect("a number") as usize,
             ),
             Some("gemma4") => Input::Patches(3 * number("patch_size").pow(2)),
+            Some("gemma4_unified") => {
+                Input::Tokens(3 * (number("patch_size") * number("pooling_kernel_size")).pow(2))
+            }
+            Some("lfm2_vl") => Input::Tiles(3 * number("patch_size").pow(2)),
             _ => {
                 let patch =
                     number("in_channels") * number("temporal_patch_size") * number("patch_size").pow(2);
@@ -102,8 +113,14 @@ impl Recorded {
 
     /// Image `index` of the golden at these positions.
     pub(crate) fn image(&self, index: usize, positions: Vec<Range<usize>>) -> Image {
-        let Picture { rows, columns, .. } = self.towers.images[index];
-        self.picture(&format!("pixels.{index}"), [rows, columns], positions)
+        let Picture { rows, columns, views } = &self.towers.images[index];
+        let views = views.clone().unwrap_or_else(|| vec![[*rows, *columns]]);
+        self.picture(&format!("pixels.{index}"), &views, positions)
+    }
+
+    /// `model_type` of its config.json.
+    pub(crate) fn model_type(&self) -> String {
+        config(self.folder.path())["model_type"].as_str().expect("a name").into()
     }
 
     /// Whether it has a multi-token prediction head.
@@ -116,7 +133,12 @@ impl Recorded {
     /// The tokens that stand for an image of these rows and columns of tokens.
     fn expansion(&self, [rows, columns]: [usize; 2]) -> Vec<u32> {
         match self.input {
-            Input::Patches(_) => vec![IMAGE_TOKEN; rows * columns],
+            Input::Patches(_) | Input::Tokens(_) => vec![IMAGE_TOKEN; rows * columns],
+            Input::Tiles(_) => {
+                let pads = |[rows, columns]: [usize; 2]| vec![IMAGE_TOKEN; rows * columns];
+                let views = tiles([rows, columns]).into_iter().map(pads);
+                views.collect::<Vec<_>>().join(&TILE_TOKEN)
+            }
             Input::Square(_, tokens) => vec![IMAGE_TOKEN; tokens],
             Input::Planes(_) => {
                 let row = [vec![IMAGE_TOKEN; columns], vec![BREAK_TOKEN]].concat();
@@ -125,19 +147,24 @@ impl Recorded {
         }
     }
 
-    /// Random values for a tensor of these rows and columns.
-    fn picture(&self, name: &str, [rows, columns]: [usize; 2], positions: Vec<Range<usize>>) -> Image {
-        let shape = match self.input {
-            Input::Patches(values) => vec![rows * columns, values],
-            Input::Planes(_) | Input::Square(..) => vec![3, rows, columns],
+    /// Random values for tensors of these rows and columns.
+    fn picture(&self, name: &str, views: &[[usize; 2]], positions: Vec<Range<usize>>) -> Image {
+        let each = match self.input {
+            Input::Patches(values) | Input::Tiles(values) | Input::Tokens(values) => values,
+            Input::Planes(_) | Input::Square(..) => 3,
         };
-        let spec = json!({"dtype": "F32", "shape": shape, "mean": 0.0, "spread": 1.0});
+        let sizes = views.iter().map(|[rows, columns]| rows * columns * each);
+        let spec =
+            json!({"dtype": "F32", "shape": [sizes.clone().sum::<usize>()], "mean": 0.0, "spread": 1.0});
         let bytes = checkpoint::values(name, self.towers.seed, &spec);
-        let values = bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
+        let mut values = bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four));
         let mut digest = [0; 32];
         digest[..name.len()].copy_from_slice(name.as_bytes());
-        let tensors = Arc::from([ImageTensor { rows, columns, values }]);
-        Image { positions, digest, tensors }
+        let tensors = views.iter().zip(sizes).map(|(&[rows, columns], size)| {
+            let values = values.by_ref().take(size).collect();
+            ImageTensor { rows, columns, values }
+        });
+        Image { positions, digest, tensors: tensors.collect() }
     }
 
     /// The request of a case.
@@ -173,14 +200,16 @@ impl Recorded {
             // Few pictures, so that they come again; also two of one size in the same place.
             let grid = random.choose(&[[1, 1], [2, 3], [2, 3], [4, 4], [1, 10]]);
             let name = format!("pixels.{}.{}.{}", random.below(3), grid[0], grid[1]);
-            let sides = match self.input {
-                Input::Patches(_) => grid.map(|tokens| 2 * tokens),
-                Input::Planes(side) => grid.map(|tokens| side * tokens),
-                Input::Square(side, _) => [side; 2],
+            let views = match self.input {
+                Input::Patches(_) => vec![grid.map(|tokens| 2 * tokens)],
+                Input::Tiles(_) => tiles(grid).iter().map(|view| view.map(|tokens| 2 * tokens)).collect(),
+                Input::Tokens(_) => vec![grid],
+                Input::Planes(side) => vec![grid.map(|tokens| side * tokens)],
+                Input::Square(side, _) => vec![[side; 2]],
             };
             let start = prompt.len();
             prompt.extend(self.expansion(grid));
-            images.push(self.picture(&name, sides, runs(&prompt, start)));
+            images.push(self.picture(&name, &views, runs(&prompt, start)));
         }
         let tail = random.below(20) + 1;
         prompt.extend(random.tokens(tail));
@@ -196,21 +225,30 @@ impl Recorded {
         let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
         let mut stored = vec![];
         for (name, view) in tensors.tensors() {
-            let renamed = match name.strip_prefix("model.visual.") {
-                Some(rest) => format!("vision_tower.{rest}"),
-                None => match name.strip_prefix("model.language_model.") {
-                    Some(rest) => format!("language_model.model.{rest}"),
-                    None if name.starts_with("lm_head") => format!("language_model.{name}"),
-                    None => name.clone(),
-                },
-            };
             let (mut shape, mut data) = (view.shape().to_vec(), view.data().to_vec());
-            if shape.len() == 5 {
-                let size = data.len() / shape.iter().product::<usize>();
+            let size = data.len() / shape.iter().product::<usize>();
+            let is_expert = name.contains(".mlp.experts.") && self.has_transposed_experts();
+            if shape.len() > 3 || is_expert {
                 data = channels_last(&data, size, &shape);
-                shape = vec![shape[0], shape[2], shape[3], shape[4], shape[1]];
+                shape[1..].rotate_left(1);
             }
-            stored.push((renamed, view.dtype(), shape, data));
+            match mlx_name(&name) {
+                name if is_expert && name.ends_with("gate_up_proj") => {
+                    let path = name.replace(".experts.gate_up_proj", ".switch_mlp");
+                    shape[1] /= 2;
+                    let half = shape[1] * shape[2] * size;
+                    for (part, of) in ["gate_proj", "up_proj"].into_iter().enumerate() {
+                        let halves = data.chunks_exact(half).skip(part).step_by(2);
+                        let data = halves.collect::<Vec<_>>().concat();
+                        stored.push((format!("{path}.{of}.weight"), view.dtype(), shape.clone(), data));
+                    }
+                }
+                name if is_expert => {
+                    let name = name.replace(".experts.down_proj", ".switch_mlp.down_proj.weight");
+                    stored.push((name, view.dtype(), shape, data));
+                }
+                name => stored.push((name, view.dtype(), shape, data)),
+            }
         }
         let views = stored.iter().map(|(name, dtype, shape, data)| {
             (name, safetensors::tensor::TensorView::new(*dtype, shape.clone(), data).expect("a view"))
@@ -220,6 +258,12 @@ impl Recorded {
         folder
     }
 
+    /// Whether it has experts stored transposed, as Qwen3-VL is published.
+    fn has_transposed_experts(&self) -> bool {
+        let text = &config(self.folder.path())["text_config"];
+        text["model_type"] == "qwen3_vl_moe_text" && text["norm_topk_prob"] == true
+    }
+
     /// The same checkpoint without its tower, as mlx-lm writes it.
     pub(crate) fn without_tower(&self) -> TempDir {
         let folder = tempfile::tempdir().expect("a folder");
@@ -227,10 +271,34 @@ impl Recorded {
             .expect("copied");
         let bytes = std::fs::read(self.folder.path().join("model.safetensors")).expect("weights");
         let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
-        let text = tensors.tensors().into_iter().filter(|(name, _)| !name.contains(".visual."));
+        let parts =
+            [".visual.", "vision_tower.", "vision_embedder.", "embed_vision.", "multi_modal_projector."];
+        let is_text = |name: &str| !parts.iter().any(|part| name.contains(part));
+        let text = tensors.tensors().into_iter().filter(|(name, _)| is_text(name));
         safetensors::serialize_to_file(text, None, &folder.path().join("model.safetensors"))
             .expect("written");
         folder
+    }
+}
+
+/// Rows and columns of tokens of the views of an image: of a large one, two tiles and a thumbnail.
+fn tiles([rows, columns]: [usize; 2]) -> Vec<[usize; 2]> {
+    match rows > 2 {
+        true => vec![[rows, columns / 2], [rows, columns / 2], [rows / 2, columns / 2]],
+        false => vec![[rows, columns]],
+    }
+}
+
+/// The name in mlx-vlm's layout of a tensor of the hub.
+fn mlx_name(name: &str) -> String {
+    if name.starts_with("lm_head") {
+        return format!("language_model.{name}");
+    }
+    let Some(name) = name.strip_prefix("model.") else { return name.into() };
+    match (name.strip_prefix("language_model."), name.strip_prefix("visual.")) {
+        (Some(rest), _) => format!("language_model.model.{rest}"),
+        (_, Some(rest)) => format!("vision_tower.{rest}"),
+        _ => name.replace("vision_tower.vision_model.", "vision_tower."),
     }
 }
 
