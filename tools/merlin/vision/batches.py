@@ -208,8 +208,8 @@ class Maker:
 
 
 class Source:
-    """Worker processes that fill slots of shared memory: first the batches of `orders` ((kind, wanted, wording) of evaluation),
-    then training batches without end."""
+    """Worker processes that fill slots of shared memory: one training batch each, the batches of `orders` ((kind, wanted, wording) of
+    evaluation), then training batches without end."""
 
     def __init__(self, sizes, folder, workers, slots, seed, orders=()):
         self.shapes, self.sizes = sizes.arrays(), sizes
@@ -235,10 +235,12 @@ class Source:
 
     def work(self, folder, seed, orders):
         torch.set_num_threads(1)
+        maker = Maker(self.sizes, folder, seed)
+        # The trainer compiles with this one, and the held-out sets are made meanwhile.
+        self.put(maker, None)
         for i, order in orders:
             # A seed of its own: the set does not depend on the number of workers.
             self.put(Maker(self.sizes, folder, 1_000_000 + i), i, "eval", *order)
-        maker = Maker(self.sizes, folder, seed)
         while True:
             self.put(maker, None)
 
