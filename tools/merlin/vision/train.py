@@ -309,9 +309,22 @@ class Staged:
             if order is None:
                 self.next, self.slot = self.trainer.to_device(self.source.slots[slot]), slot
                 break
-            self.sets.setdefault(self.names[order], []).append({k: v.copy() for k, v in self.source.slots[slot].items()})
-            self.source.free.put(slot)
+            self.keep(slot, order)
         self.waited += time.time() - started
+
+    def keep(self, slot, order):
+        self.sets.setdefault(self.names[order], []).append({k: v.copy() for k, v in self.source.slots[slot].items()})
+        self.source.free.put(slot)
+
+    def complete(self):
+        """Waits for the held-out sets that are still missing, as in a very short run."""
+        while sum(map(len, self.sets.values())) < len(self.names):
+            slot, order = self.source.take()
+            if order is None:
+                self.source.free.put(slot)
+            else:
+                self.keep(slot, order)
+        return self.sets
 
     def take(self):
         if self.slot is None:
@@ -368,7 +381,7 @@ def train(trainer, source, names, args, log):
         if time.time() - saved > args.save_every:
             trainer.save()
             saved = time.time()
-    return batches.sets, step
+    return batches.complete(), step
 
 
 def main(args):
