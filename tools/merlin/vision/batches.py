@@ -85,8 +85,9 @@ class Text:
         return self.encode("<|im_start|>assistant\n<think>\n\n</think>\n\n" if last else "<|im_start|>assistant\n")
 
 
-def conversation(text, pictures, length, rng, split):
-    """(ids, which of them are answers) of a chat about [(scene, (h, w))], with as many questions as fit into `length`."""
+def conversation(text, pictures, length, rng, split, words):
+    """(ids, which of them are answers) of a chat about [(scene, (h, w))], with as many questions as fit into `length`; `words` is the
+    split of wordings.template."""
     turns = []
     system = text.system(SYSTEMS[int(rng.integers(len(SYSTEMS)))]) if rng.random() < 0.1 else []
     budget = length - len(system) - 8
@@ -94,13 +95,13 @@ def conversation(text, pictures, length, rng, split):
         order = rng.permutation(len(scene.exchanges))
         first = True
         for i in order[: 1 if split == "eval" or len(pictures) > 1 else 5]:
-            question, answer, spelt = exchange(*scene.exchanges[i], split, rng)
+            question, answer, spelt = exchange(*scene.exchanges[i], words, rng)
             user = text.user(question, h * w if first else 0, rng.random() < 0.8)
             said = text.answer(answer, spelt)
             cost = len(user) + len(said) + 10
             if cost > budget:
                 if first:
-                    return conversation(text, pictures[:1], length, rng, split) if len(pictures) > 1 else None
+                    return conversation(text, pictures[:1], length, rng, split, words) if len(pictures) > 1 else None
                 continue
             budget -= cost
             turns.append((user, said))
@@ -150,7 +151,7 @@ class Maker:
                 break
         return name
 
-    def row(self, split, kind, wanted, room):
+    def row(self, split, kind, wanted, words, room):
         """Pictures and conversation of one row, of at most `room` picture tokens."""
         while True:
             two = split == "train" and room >= 136 and self.rng.random() < 0.08
@@ -159,13 +160,13 @@ class Maker:
                 pictures[0][0].exchanges = [e for e in pictures[0][0].exchanges if e[0] in wanted]
             if not pictures[0][0].exchanges:
                 continue
-            made = conversation(self.text, pictures, self.sizes.length, self.rng, split)
+            made = conversation(self.text, pictures, self.sizes.length, self.rng, split, words)
             if made:
                 ids, learnt = made
                 return pictures[: max(1, sum(a != self.text.image and b == self.text.image for a, b in zip(ids, ids[1:])))], ids, learnt
 
-    def fill(self, out, split="train", kind=None, wanted=None):
-        """Fills the arrays `out` with a batch; evaluation asks one question of a kind in `wanted` per row."""
+    def fill(self, out, split="train", kind=None, wanted=None, words="train"):
+        """Fills the arrays `out` with a batch; evaluation asks one question of a kind in `wanted` per row, worded as in the split `words`."""
         for name, value in out.items():
             value[...] = PAD if name == "ids" else 0
         spot = np.full(self.sizes.tokens, self.sizes.rows * self.sizes.length, np.int32)
@@ -174,7 +175,7 @@ class Maker:
             room = self.sizes.tokens - used - 64 * (self.sizes.rows - 1 - i)
             if len(cu) - 1 - i >= self.sizes.rows // 8:
                 room = min(room, LONGEST)
-            pictures, ids, learnt = self.row(split, kind, wanted, room)
+            pictures, ids, learnt = self.row(split, kind, wanted, words, room)
             n = len(ids)
             out["ids"][i, :n] = ids
             out["answer"][i, : n - 1] = learnt[1:]
@@ -207,8 +208,8 @@ class Maker:
 
 
 class Source:
-    """Worker processes that fill slots of shared memory: first the batches of `orders` ((kind, wanted) of evaluation),
-    then training batches without end."""
+    """Worker processes that fill slots of shared memory: one training batch each, the batches of `orders` ((kind, wanted, wording) of
+    evaluation), then training batches without end."""
 
     def __init__(self, sizes, folder, workers, slots, seed, orders=()):
         self.shapes, self.sizes = sizes.arrays(), sizes
@@ -234,10 +235,12 @@ class Source:
 
     def work(self, folder, seed, orders):
         torch.set_num_threads(1)
-        for i, (kind, wanted) in orders:
-            # A seed of its own: the set does not depend on the number of workers.
-            self.put(Maker(self.sizes, folder, 1_000_000 + i), i, "eval", kind, wanted)
         maker = Maker(self.sizes, folder, seed)
+        # The trainer compiles with this one, and the held-out sets are made meanwhile.
+        self.put(maker, None)
+        for i, order in orders:
+            # A seed of its own: the set does not depend on the number of workers.
+            self.put(Maker(self.sizes, folder, 1_000_000 + i), i, "eval", *order)
         while True:
             self.put(maker, None)
 

@@ -102,7 +102,7 @@ def check_model(folder, hub):
             frames = pixels[span].unflatten(1, (3, 1, 256)).expand(-1, -1, FRAMES, -1).flatten(1)
             seen = theirs.model.visual(frames, grid_thw=grid)
             seen = getattr(seen, "pooler_output", seen)
-            differ(f"tower, row {row}, {len(grid)} pictures", features[span.start // 4 : span.stop // 4], seen, 1e-5)
+            differ(f"tower, row {row}, {len(grid)} pictures", features[span.start // 4 : span.stop // 4], seen, 1e-5 * max(1, seen.abs().max().item()))
             n = int(b["answer"][row].nonzero().max()) + 2
             line = b["ids"][row : row + 1, :n].long()
             out = theirs(input_ids=line, attention_mask=torch.ones_like(line), pixel_values=frames, image_grid_thw=grid, mm_token_type_ids=(line == maker.text.image).int()).logits[0]

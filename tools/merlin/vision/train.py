@@ -33,7 +33,8 @@ from vision.pixels import MERGE, normalise  # noqa: E402
 from vision.tower import Block, Config, Merger, Tower  # noqa: E402
 
 MERLIN = HERE.parents[2] / "models" / "merlin"
-# Held-out sets: name -> (scene, kinds of question). The issue's figures come first.
+EXPORTED = "vision-4bit.safetensors"
+# Held-out sets: name -> (scene, kinds of question). Pictures and sentences are new. The figures with an aim come first.
 SETS = {
     "colours": ("one", {"the_colour", "colour_of"}), "colours, several shapes": ("several", {"colour_of"}),
     "shapes": ("one", {"the_shape", "shape_of"}), "shapes, several shapes": ("several", {"shape_of"}),
@@ -42,6 +43,9 @@ SETS = {
     "signs": ("sign", {"read_number", "read_word"}), "charts, highest and lowest": ("chart", {"bar_high", "bar_low"}),
     "charts, values": ("chart", {"bar_value"}), "charts, bars counted": ("chart", {"bar_count"}), "charts, colours": ("chart", {"bar_colour"}),
 }
+# Measured once more with sentences whose phrases training never has.
+UNFAMILIAR = ("colours", "colours, several shapes", "shapes", "shapes, several shapes", "counts", "digits", "words")
+ORDERS = {**{name: (*order, "eval") for name, order in SETS.items()}, **{f"{name}, unfamiliar wording": (*SETS[name], "unfamiliar") for name in UNFAMILIAR}}
 
 
 class Optimizer:
@@ -223,15 +227,25 @@ class Trainer:
         ids = [i for i, a in zip(arrays["ids"][row].tolist(), [0, *arrays["answer"][row].tolist()]) if not a and i not in (self.text.image, PAD)]
         return {"prompt": self.text.decode(ids)[-120:], "said": self.text.decode(said), "expected": self.text.decode(target)}
 
-    def evaluate(self, sets, quantise):
-        """Name -> (exact match in percent, samples of mistakes)."""
-        self.optimizer.refresh(quantise)
-        return {name: self.exact(arrays) for name, arrays in sets.items()}
+    def evaluate(self, sets, most=None):
+        """Name -> (exact match in percent over at most `most` batches, samples of mistakes), with the weights that the tower has now."""
+        out = {}
+        for name in (name for name in ORDERS if name in sets):
+            parts = [self.exact(arrays) for arrays in sets[name][:most]]
+            out[name] = sum(p[0] for p in parts) / len(parts), [bad for p in parts for bad in p[1]][:12]
+        return out
+
+    @torch.no_grad()
+    def take_exported(self):
+        """Gives the tower the weights of the file that is shipped."""
+        state = weights.from_hub(weights.from_mlx(weights.load(str(self.args.out / EXPORTED))))
+        for name, p in self.tower.named_parameters():
+            p.copy_(state[name])
 
     def save(self):
         hub = weights.to_hub(self.optimizer.state(self.tower), self.tower.config)
         weights.save(self.args.out / "tower.safetensors", hub)
-        weights.save(self.args.out / "vision-4bit.safetensors", weights.to_mlx(hub))
+        weights.save(self.args.out / EXPORTED, weights.to_mlx(hub))
         weights.save(self.args.out / "helpers.safetensors", {k: v.detach().cpu().contiguous() for k, v in self.helpers.state_dict().items()})
 
 
@@ -295,9 +309,22 @@ class Staged:
             if order is None:
                 self.next, self.slot = self.trainer.to_device(self.source.slots[slot]), slot
                 break
-            self.sets[self.names[order]] = {k: v.copy() for k, v in self.source.slots[slot].items()}
-            self.source.free.put(slot)
+            self.keep(slot, order)
         self.waited += time.time() - started
+
+    def keep(self, slot, order):
+        self.sets.setdefault(self.names[order], []).append({k: v.copy() for k, v in self.source.slots[slot].items()})
+        self.source.free.put(slot)
+
+    def complete(self):
+        """Waits for the held-out sets that are still missing, as in a very short run."""
+        while sum(map(len, self.sets.values())) < len(self.names):
+            slot, order = self.source.take()
+            if order is None:
+                self.source.free.put(slot)
+            else:
+                self.keep(slot, order)
+        return self.sets
 
     def take(self):
         if self.slot is None:
@@ -340,7 +367,7 @@ def train(trainer, source, names, args, log):
         batches.stage()
         batches.bound()
         step += 1
-        if step == 1 or step % args.log == 0:
+        if step == 1 or time.time() - mark > args.log:
             n, spent = step - logged, time.time() - mark
             loss, right, named, spoken = (totals / n).tolist()
             log(f"step {step} loss {loss:.4f} tokens right {right:.4f} named {named:.3f} spoken {spoken:.3f} rate {rate(progress, step, args):.3f}"
@@ -348,23 +375,23 @@ def train(trainer, source, names, args, log):
             totals.zero_()
             batches.waited, batches.again, logged, mark = 0.0, 0, step, time.time()
         if time.time() - tested > args.test_every:
-            figures = trainer.evaluate(batches.sets, progress >= args.quantise_from)
+            figures = trainer.evaluate({name: batches.sets[name] for name in SETS if name in batches.sets}, most=1)
             log("held out: " + ", ".join(f"{k} {v[0]:.1f}" for k, v in figures.items()))
             tested = time.time()
         if time.time() - saved > args.save_every:
             trainer.save()
             saved = time.time()
-    return batches.sets, step
+    return batches.complete(), step
 
 
 def main(args):
     torch.manual_seed(args.seed)
     torch.set_float32_matmul_precision("high")
     args.out.mkdir(parents=True, exist_ok=True)
-    log, names = Log(args.out / "train.log"), list(SETS)
+    log, names = Log(args.out / "train.log"), list(ORDERS) * args.tests
     scenes.MIX.update(json.loads(args.mix))
     # Forked before the GPU is touched.
-    source = Source(Sizes(args.rows), args.merlin, args.workers, args.slots, args.seed * 1000, list(SETS.values()))
+    source = Source(Sizes(args.rows), args.merlin, args.workers, args.slots, args.seed * 1000, list(ORDERS.values()) * args.tests)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         trainer = Trainer(args, device)
@@ -377,9 +404,13 @@ def main(args):
     finally:
         source.close()
     trainer.save()
-    results = {"steps": steps, "rows": steps * args.rows, "seconds": round(time.time() - STARTED), "each": args.rows, "args": {k: str(v) for k, v in vars(args).items()}}
-    for label, quantise in (("4-bit", True), ("bf16", False)):
-        figures = trainer.evaluate(sets, quantise)
+    results = {"steps": steps, "rows": steps * args.rows, "seconds": round(time.time() - STARTED), "each": args.rows * args.tests, "args": {k: str(v) for k, v in vars(args).items()}}
+    for label in ("bf16", "4-bit"):
+        if label == "bf16":
+            trainer.optimizer.refresh(False)
+        else:
+            trainer.take_exported()
+        figures = trainer.evaluate(sets)
         log(f"held out, {label}: " + ", ".join(f"{k} {v[0]:.1f}" for k, v in figures.items()))
         results[label] = {k: round(v[0], 1) for k, v in figures.items()}
         results[f"wrong, {label}"] = {k: v[1] for k, v in figures.items()}
@@ -393,7 +424,7 @@ if __name__ == "__main__":
     p.add_argument("--merlin", type=Path, default=MERLIN, help="folder with merlin's text weights")
     p.add_argument("--init", type=Path, help="tower.safetensors of an earlier run")
     p.add_argument("--minutes", type=float, default=8.0, help="for everything, from the start of the program")
-    p.add_argument("--reserve", type=float, default=20.0, help="seconds kept for the last evaluation and for saving")
+    p.add_argument("--reserve", type=float, default=45.0, help="seconds kept for the last evaluation and for saving")
     p.add_argument("--steps", type=int, default=10**9, help="stop after so many steps at the latest")
     p.add_argument("--rows", type=int, default=256, help="conversations of one step")
     p.add_argument("--lr", type=float, default=2e-3)
@@ -403,7 +434,8 @@ if __name__ == "__main__":
     p.add_argument("--helpers", type=float, default=0.4, help="weight of the helper losses at the start")
     p.add_argument("--workers", type=int, default=14)
     p.add_argument("--slots", type=int, default=24, help="batches in shared memory")
-    p.add_argument("--log", type=int, default=50)
+    p.add_argument("--log", type=float, default=15, help="seconds")
+    p.add_argument("--tests", type=int, default=4, help="batches of each held-out set in the last evaluation; those on the way use one")
     p.add_argument("--test-every", type=float, default=75, help="seconds")
     p.add_argument("--save-every", type=float, default=150, help="seconds")
     p.add_argument("--seed", type=int, default=1)
