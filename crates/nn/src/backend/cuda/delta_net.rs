@@ -4,8 +4,7 @@
 use std::rc::Rc;
 
 use kernels::cuda::{
-    DeltaSizes, DeltaSpan, DeltaSpans, DeltaStep, DeltaToken, DeltaTokenList, MAX_DELTA_RUN,
-    OperationKind,
+    DeltaSizes, DeltaSpan, DeltaSpans, DeltaStep, DeltaToken, DeltaTokenList, MAX_DELTA_RUN, OperationKind,
 };
 use mlx::{Array, cuda::Arguments};
 

@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernels::cuda::{
     InputRow, MAX_SHARED, MEDIUM_FEATURES, MEDIUM_THREADS, OperationKind, ProductPart, ProductParts,
-    QuantizedRows, TILE_FEATURES, WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES,
-    WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared, medium_warpgroup_shared, skinny_shared,
-    warpgroup_shared, wide_shared,
+    QuantizedRows, TILE_FEATURES, WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES, WARPGROUP_ROWS,
+    WARPGROUP_THREADS, medium_shared, medium_warpgroup_shared, skinny_shared, warpgroup_shared, wide_shared,
 };
 use mlx::{Array, Dtype, cuda::Arguments};
 
