@@ -191,7 +191,7 @@ __device__ __forceinline__ void copy_numbers(float* to, const float* from, int c
 }
 
 // The integers of a row, by all threads.
-__device__ __forceinline__ void quantize_row(const InputRow& from, const ProductScratch& scratch, int groups,
+__device__ __noinline__ void quantize_row(const InputRow& from, ProductScratch scratch, int groups,
                                              PreviousOperation wait) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, inputs = from.inputs, dim = from.dim;
     float* row = scratch.row;
@@ -367,18 +367,10 @@ __device__ __noinline__ void delta_operation(unsigned char* scratch, ArgumentRea
                             : thread < 2 * DIM ? keys + key_head * DIM + thread - DIM
                                                : 2 * keys + head * DIM + part * DELTA_VALUES + thread - 2 * DIM;
         const size_t state = ((size_t)head * DIM + part * DELTA_VALUES + thread / 8) * DIM + lane;
-        float s[OWN], taps_of[MAX_TAPS], inputs[MAX_TAPS];
+        float s[OWN];
         if (has && has_row) {
 #pragma unroll
             for (int j = 0; j < OWN; j++) s[j] = own.before[state + j * 8];
-        }
-        if (has && has_channel) {
-#pragma unroll
-            for (int j = 0; j < MAX_TAPS; j++) {
-                const size_t at = (size_t)j * sizes.channels + channel;
-                taps_of[j] = j < width ? taps[at] : 0.0f;
-                inputs[j] = own.past && j < width - 1 ? own.past[at] : 0.0f;
-            }
         }
         const bool has_rates = has && thread == STEP_THREADS - 1;
         float rate = 0, bias = 0;
@@ -391,7 +383,13 @@ __device__ __noinline__ void delta_operation(unsigned char* scratch, ArgumentRea
             const float now = x[(size_t)own.token * sizes.channels + channel];
             // One of the CTAs that need the same keys and queries keeps the inputs.
             const bool keeps = thread >= 2 * DIM || (part == 0 && head % sharing == 0);
-            float sum = 0;
+            float taps_of[MAX_TAPS], inputs[MAX_TAPS], sum = 0;
+#pragma unroll
+            for (int j = 0; j < MAX_TAPS; j++) {
+                const size_t at = (size_t)j * sizes.channels + channel;
+                taps_of[j] = j < width ? taps[at] : 0.0f;
+                inputs[j] = own.past && j < width - 1 ? own.past[at] : 0.0f;
+            }
 #pragma unroll
             for (int j = 0; j < MAX_TAPS; j++) {
                 if (j >= width) break;

@@ -14,6 +14,7 @@ mod launch;
 mod memory;
 pub(crate) mod on_device;
 mod operations;
+mod queue;
 
 pub(crate) use self::memory::{active_memory, clear_cache, peak_memory, reset_peak_memory};
 pub use self::{

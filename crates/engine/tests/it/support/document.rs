@@ -31,7 +31,7 @@ pub(crate) fn check(name: &str, table: &str, worst: impl Fn(&str) -> f32) {
 }
 
 /// Returns section `name`; with UPDATE_DOCS set, replaces it by `text` first.
-fn part(name: &str, text: &str) -> String {
+pub(crate) fn part(name: &str, text: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/models.md");
     let document = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let (begin, end) = (format!("<!-- generated: {name} -->\n"), format!("<!-- end: {name} -->"));

@@ -4,6 +4,7 @@
 pub(crate) mod checkpoint;
 pub(crate) mod client;
 #[path = "../../../../engine/tests/it/support/document.rs"]
+#[allow(dead_code, reason = "its tables of bounds are the engine's")]
 pub(crate) mod document;
 pub(crate) mod fake_hub;
 pub(crate) mod pictures;

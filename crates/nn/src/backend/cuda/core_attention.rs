@@ -257,7 +257,7 @@ fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: Out
     launch(name, [blocks as usize, *kv_heads as usize, rows.len()], 256, shared, arguments);
 }
 
-/// Whether a step of so many tokens is queued for the persistent kernel.
+/// Whether a step of this number of tokens is queued for the persistent kernel.
 fn is_single(tokens: i32) -> bool {
     tokens == 1 && persistent::is_allowed()
 }

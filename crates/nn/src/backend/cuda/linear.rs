@@ -104,8 +104,8 @@ pub(super) fn output_shape(x: &Array, linear: &Linear) -> Vec<i32> {
     [&x.shape()[..x.ndim() - 1], &[outputs]].concat()
 }
 
-/// See [`cpu::check_token_ids`]. Tokens in the device's memory are those that its sampler chose, all
-/// of which are in the vocabulary: they are not read.
+/// See [`cpu::check_token_ids`]. Tokens in the device's memory are those that its sampler chose,
+/// from the vocabulary: they are not read.
 #[track_caller]
 pub(crate) fn check_token_ids(tokens: &Array, vocab_size: u32) -> Array {
     if tokens.on_device() { tokens.clone() } else { cpu::check_token_ids(tokens, vocab_size) }

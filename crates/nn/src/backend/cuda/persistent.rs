@@ -54,8 +54,8 @@ pub(super) enum ProductRow {
     Integers([u64; 2]),
 }
 
-/// Whether a product of so many segments has room, with the row, its norm's weights and gates.
-pub(super) fn has_room(segments: usize, row: Option<&InputRow>) -> bool {
+/// Whether a product of this number of segments fits, with the row, its norm's weights and gates.
+pub(super) fn fits(segments: usize, row: Option<&InputRow>) -> bool {
     let floats = row.map_or(0, |row| row.inputs * if row.gate == 0 { 1 } else { 2 } + row.dim);
     segments * (4 * 16 * 4 + 8 * (128 + 8)) + floats as usize * 4 <= PERSISTENT_SCRATCH
 }

@@ -257,7 +257,7 @@ fn queue_row(source: Source, products: &[Product]) -> bool {
         Source::Gated { .. } => None,
         _ => source.row(inputs as i32),
     };
-    if !persistent::has_room(segments, row.as_ref().map(|(row, _)| row)) {
+    if !persistent::fits(segments, row.as_ref().map(|(row, _)| row)) {
         return false;
     }
     let parts = parts(products, 0, |matrix| matrix.layout.tiles());
