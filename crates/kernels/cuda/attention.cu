@@ -126,15 +126,8 @@ __device__ __forceinline__ void merge_blocks(Block<DIM, ROWS, AHEAD>& shared, co
         const int end = min(blocks, start + TOGETHER);
         if (thread < ROWS) {
             const int seen = min(end, (visible_keys(row, thread, group, 0) + KEY_BLOCK - 1) / KEY_BLOCK);
-#pragma unroll 4
-            for (int b = start; b < seen; b++) {
-                const float* part = all + ((size_t)b * ROWS + thread) * (DIM + 2) + DIM;
-                const float largest = part[0], part_total = part[1];
-                float before, now;
-                merge_block(most, before, now, largest);
-                total = __fmaf_rn(before, total, now * part_total);
-                shared.weights[2 * (b - start)][thread] = before, shared.weights[2 * (b - start) + 1][thread] = now;
-            }
+            const float* parts = all + ((size_t)start * ROWS + thread) * (DIM + 2) + DIM;
+            merge_totals(most, total, shared.weights, thread, parts, (size_t)ROWS * (DIM + 2), start, seen);
             shared.totals[thread] = total;
         }
         __syncthreads();

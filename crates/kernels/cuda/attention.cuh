@@ -65,3 +65,26 @@ __device__ __forceinline__ void merge_block(float& most, float& before, float& n
     before = exact_exp(most - next), now = exact_exp(largest - next);
     most = next;
 }
+
+// Merges the maxima and totals of blocks `start` up to `end` of a query; `parts` are those of block `start`, `stride`
+// numbers before those of the next. The factors of block b, for what was there before and for the block, go to
+// factors[2 (b - start)][query] and the next.
+template <int QUERIES>
+__device__ __forceinline__ void merge_totals(float& most, float& total, float (*factors)[QUERIES], int query,
+                                             const float* parts, size_t stride, int start, int end) {
+#pragma unroll 4
+    for (int b = start; b < end; b++) {
+        const float largest = parts[(b - start) * stride], part_total = parts[(b - start) * stride + 1];
+        float before, now;
+        merge_block(most, before, now, largest);
+        total = __fmaf_rn(before, total, now * part_total);
+        factors[2 * (b - start)][query] = before, factors[2 * (b - start) + 1][query] = now;
+    }
+}
+
+// The row of a chunk of queries, of those of all rows.
+__device__ __forceinline__ const AttentionRow& row_of_chunk(const AttentionRows& rows, int chunk) {
+    int r = 0;
+    while (r + 1 < rows.count && chunk >= rows.row[r + 1].first_chunk) r++;
+    return rows.row[r];
+}

@@ -193,9 +193,7 @@ __device__ __forceinline__ void attend_many(const AttentionRows& rows, const flo
     wait_for_previous();
     // The last chunks see most keys: they start first.
     const int chunk = gridDim.x - 1 - blockIdx.x;
-    int r = 0;
-    while (r + 1 < rows.count && chunk >= rows.row[r + 1].first_chunk) r++;
-    const AttentionRow& row = rows.row[r];
+    const AttentionRow& row = row_of_chunk(rows, chunk);
     const int head = blockIdx.y, group = heads / kv_heads, first = (chunk - row.first_chunk) * ROWS;
     shared.load(row, q, first, head, heads, group);
     float sums[Own::OWN][Own::COLUMNS];

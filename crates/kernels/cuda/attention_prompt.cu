@@ -388,9 +388,7 @@ __device__ __forceinline__ void attend_prompt(const AttentionRows& rows, const f
     wait_for_previous();
     // The last chunks see most keys: they start first.
     const int chunk = gridDim.y - 1 - blockIdx.y, head = blockIdx.x, group = heads / kv_heads;
-    int r = 0;
-    while (r + 1 < rows.count && chunk >= rows.row[r + 1].first_chunk) r++;
-    const AttentionRow& row = rows.row[r];
+    const AttentionRow& row = row_of_chunk(rows, chunk);
     const int first = (chunk - row.first_chunk) * ROWS, last = min(first + ROWS, row.tokens * group) - 1;
     const int end = visible_keys(row, last, group, 0);
     PromptThread<DIM, ROWS> own(*(Own*)memory, row, head, end);

@@ -14,17 +14,16 @@ constexpr int SCORE_NUMBERS = 16384;
 struct TokenAttention {
     const float* q;
     float* out;
-    // [rows][kv_heads][quads][blocks * KEY_BLOCK][QUAD]
+    // [kv_heads][quads][blocks * KEY_BLOCK][QUAD]
     float* scores;
-    // [rows][kv_heads][quads][slices][blocks][QUAD][SLICE + 2]
+    // [kv_heads][quads][slices][blocks][QUAD][SLICE + 2]
     float* partials;
-    // [rows][kv_heads][quads][slices], zero before and afterwards.
+    // [kv_heads][quads][slices], zero before and afterwards.
     u32* arrived;
     OutputGates gates;
     int heads, kv_heads;
-    // Quads of queries and blocks of keys, both of the row that has most.
+    // Quads of queries of a key head, and blocks of keys.
     int quads, blocks;
-    int rows;
     float scale;
 };
 
@@ -68,17 +67,15 @@ __device__ __forceinline__ void load_quad(ScoreShared<DIM>& shared, const TokenA
 // `wait`, which returns once the previous operation is done.
 template <int DIM, int THREADS, class Wait>
 __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const TokenAttention& own,
-                                                 const AttentionRow* rows, const Wait& wait) {
+                                                 const AttentionRow& row, const Wait& wait) {
     constexpr int KEYS = ScoreShared<DIM>::KEYS;
-    const int chunks = own.blocks * (KEY_BLOCK / KEYS), group = own.heads / own.kv_heads;
-    const int items = own.rows * own.kv_heads * own.quads * chunks;
+    const int chunks = own.blocks * (KEY_BLOCK / KEYS);
+    const int items = own.kv_heads * own.quads * chunks;
     bool waited = false;
 #pragma unroll 1
     for (int item = blockIdx.x; item < items || !waited; item += gridDim.x) {
         const bool has = item < items;
-        const int chunk = item % chunks, at = item / chunks, quad = at % own.quads;
-        const int head = at / own.quads % own.kv_heads;
-        const AttentionRow& row = rows[has ? at / own.quads / own.kv_heads : 0];
+        const int chunk = item % chunks, at = item / chunks, quad = at % own.quads, head = at / own.quads;
         const int first = chunk * KEYS, count = has ? min(KEYS, row.length - first) : 0;
         const float* keys = row.keys + ((size_t)head * row.capacity + first) * DIM;
         auto fetch = [&](int from, int to) {
@@ -98,7 +95,7 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
             waited = true;
         }
         if (!has) break;
-        if (count <= 0 || quad * QUAD >= row.tokens * group) continue;
+        if (count <= 0) continue;
         fetch(fetched, count);
         load_quad<DIM, THREADS>(shared, own, row, head, quad);
         wait_for_copies<0>();
@@ -167,24 +164,17 @@ __device__ __forceinline__ void block_weights(ValueShared<DIM>& shared, const At
 
 // Merges a row's blocks of partial sums and writes the quotients, by threads (column, query) with their gates.
 template <int DIM>
-__device__ __forceinline__ void merge_slices(ValueShared<DIM>& shared, const TokenAttention& own, int blocks, int seen,
-                                             int seen_by_own, const float* partials, size_t to, float gate) {
+__device__ __forceinline__ void merge_slices(ValueShared<DIM>& shared, const TokenAttention& own, int seen, int seen_by_own,
+                                             const float* partials, size_t to, float gate) {
     constexpr int TOGETHER = KEY_BLOCK / 2, PARTIAL = SLICE + 2;
     const int thread = threadIdx.x, column = thread % SLICE, query = thread / SLICE;
     float most = -INFINITY, total = 0, sum = 0;
 #pragma unroll 1
-    for (int start = 0; start < blocks; start += TOGETHER) {
-        const int end = min(blocks, start + TOGETHER);
+    for (int start = 0; start < own.blocks; start += TOGETHER) {
+        const int end = min(own.blocks, start + TOGETHER);
         if (thread < QUAD) {
-#pragma unroll 4
-            for (int b = start; b < min(end, seen_by_own); b++) {
-                const float* part = partials + ((size_t)b * QUAD + thread) * PARTIAL + SLICE;
-                const float largest = part[0], part_total = part[1];
-                float before, now;
-                merge_block(most, before, now, largest);
-                total = __fmaf_rn(before, total, now * part_total);
-                shared.weights[2 * (b - start)][thread] = before, shared.weights[2 * (b - start) + 1][thread] = now;
-            }
+            const float* parts = partials + ((size_t)start * QUAD + thread) * PARTIAL + SLICE;
+            merge_totals(most, total, shared.weights, thread, parts, (size_t)QUAD * PARTIAL, start, min(end, seen_by_own));
             shared.totals[thread] = total;
         }
         __syncthreads();
@@ -244,25 +234,23 @@ __device__ __forceinline__ void sum_values(const ValueShared<DIM>& shared, float
 // operation before the previous one wrote is there before `wait`: values and gates.
 template <int DIM, int THREADS, class Wait>
 __device__ __forceinline__ void attention_values(ValueShared<DIM>& shared, const TokenAttention& own,
-                                                 const AttentionRow* rows, const Wait& wait) {
+                                                 const AttentionRow& row, const Wait& wait) {
     constexpr int SLICES = DIM / SLICE, STAGES = 4, STAGE = KEY_BLOCK / STAGES, PARTIAL = SLICE + 2;
     const int group = own.heads / own.kv_heads, thread = threadIdx.x;
-    const int items = own.rows * own.kv_heads * own.quads * SLICES * own.blocks;
+    const int items = own.kv_heads * own.quads * SLICES * own.blocks;
     bool waited = false;
 #pragma unroll 1
     for (int item = blockIdx.x; item < items || !waited; item += gridDim.x) {
         const bool has = item < items;
         const int block = item % own.blocks, of_slice = item / own.blocks, slice = of_slice % SLICES;
-        const int at = of_slice / SLICES, quad = at % own.quads, head = at / own.quads % own.kv_heads;
-        const AttentionRow& row = rows[has ? at / own.quads / own.kv_heads : 0];
+        const int at = of_slice / SLICES, quad = at % own.quads, head = at / own.quads;
         const int base = block * KEY_BLOCK, count = has ? min(KEY_BLOCK, row.length - base) : 0;
-        const bool works = count > 0 && quad * QUAD < row.tokens * group;
         // The thread's output: a column and a query.
         const int query = quad * QUAD + thread / SLICE % QUAD, column = slice * SLICE + thread % SLICE;
         const size_t output = (size_t)(row.start + query / group) * own.heads + head * group + query % group;
         const int visible = visible_keys(row, query, group, 0);
         float gate = 0;
-        if (works) {
+        if (has) {
             const float* values = row.values + ((size_t)head * row.capacity + base) * DIM + slice * SLICE;
             const int first = thread / (SLICE / 4), four = thread % (SLICE / 4) * 4;
             constexpr int ROWS = THREADS / (SLICE / 4);
@@ -280,7 +268,6 @@ __device__ __forceinline__ void attention_values(ValueShared<DIM>& shared, const
         if (!waited) wait();
         waited = true;
         if (!has) break;
-        if (!works) continue;
         const float* scores = own.scores + ((size_t)at * own.blocks * KEY_BLOCK + base) * QUAD;
         block_weights<DIM>(shared, row, scores, quad, group, base, count);
         float sums[QUAD] = {0, 0, 0, 0};
@@ -296,11 +283,10 @@ __device__ __forceinline__ void attention_values(ValueShared<DIM>& shared, const
             const int from = stage * STAGE, to = min(count, from + STAGE);
             if (thread < SLICE && from < to) sum_values(shared, sums, from, to);
         }
-        const int blocks = (row.length + KEY_BLOCK - 1) / KEY_BLOCK;
         float* all = own.partials + (size_t)of_slice * own.blocks * QUAD * PARTIAL;
         float* part = all + (size_t)block * QUAD * PARTIAL;
         const size_t to = output * DIM + column;
-        if (blocks == 1) {
+        if (own.blocks == 1) {
             // Sums go to the threads of their outputs.
             if (thread < SLICE) {
 #pragma unroll
@@ -326,7 +312,7 @@ __device__ __forceinline__ void attention_values(ValueShared<DIM>& shared, const
         __threadfence();
         __syncthreads();
         if (thread == 0) {
-            shared.last = atomicAdd(own.arrived + of_slice, 1) == (u32)blocks - 1;
+            shared.last = atomicAdd(own.arrived + of_slice, 1) == (u32)own.blocks - 1;
             if (shared.last) own.arrived[of_slice] = 0;
         }
         __syncthreads();
@@ -334,7 +320,7 @@ __device__ __forceinline__ void attention_values(ValueShared<DIM>& shared, const
         __threadfence();
         const int seen = thread < SLICE * QUAD && visible > 0 ? (visible + KEY_BLOCK - 1) / KEY_BLOCK : 0;
         const int of_thread = visible_keys(row, quad * QUAD + thread % QUAD, group, 0);
-        merge_slices<DIM>(shared, own, blocks, seen, (of_thread + KEY_BLOCK - 1) / KEY_BLOCK, all, to, gate);
+        merge_slices<DIM>(shared, own, seen, (of_thread + KEY_BLOCK - 1) / KEY_BLOCK, all, to, gate);
         __syncthreads();
     }
 }

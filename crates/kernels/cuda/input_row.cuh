@@ -39,12 +39,27 @@ struct OwnInputs {
     }
 };
 
+// Factors of the norms of a row in shared memory, by `WARPS` warps, half of one for each norm: they go where the
+// steps of the norm's groups will be.
+template <int WARPS>
+__device__ __forceinline__ void norm_factors(const InputRow& from, const float* row, float2* steps) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int norms = from.inputs / from.dim, each = from.dim / GROUP;
+#pragma unroll 1
+    for (int first = warp * 2; first < norms; first += WARPS * 2) {
+        const int norm = first + (lane >> 4);
+        const float factor = row_factor(row + min(norm, norms - 1) * from.dim, from.dim, from.eps);
+        if (norm < norms)
+            for (int i = lane & 15; i < each; i += 16) steps[norm * each + i].x = factor;
+    }
+    __syncthreads();
+}
+
 // The integers of a row, of which `own` has the thread's first inputs; `row` has room for it. By all threads.
 template <int WARPS>
 __device__ __forceinline__ void quantize_row(const InputRow& from, OwnInputs& own, float* row, int groups,
                                              uint4* inputs, float2* input_steps) {
     constexpr int THREADS = WARPS * 32;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     if (from.dim) {
         if (threadIdx.x * 8 < from.inputs) store_8(row + threadIdx.x * 8, own.values);
         for (int i = (threadIdx.x + THREADS) * 8; i < from.inputs; i += THREADS * 8) {
@@ -53,26 +68,16 @@ __device__ __forceinline__ void quantize_row(const InputRow& from, OwnInputs& ow
             store_8(row + i, other);
         }
         __syncthreads();
-        // Half a warp for each norm, whose factor goes where the steps of its groups will be.
-        const int norms = from.inputs / from.dim, each = from.dim / GROUP;
-        for (int first = warp * 2; first < norms; first += WARPS * 2) {
-            const int norm = first + (lane >> 4);
-            const float factor = inverse_rms(row + min(norm, norms - 1) * from.dim, from.dim, from.eps);
-            if (norm < norms)
-                for (int i = lane & 15; i < each; i += 16) input_steps[norm * each + i].x = factor;
-        }
-        __syncthreads();
+        norm_factors<WARPS>(from, row, input_steps);
     }
     // A group is 8 threads'.
     for (int at = threadIdx.x; at < groups * 8; at += THREADS) {
         const int group = at / 8;
         own.finish(from, at * 8, from.dim ? input_steps[group].x : 1.0f);
         const QuantizedEight eight = quantize_eight(own.values);
-        u32* planes = (u32*)(inputs + group * 8) + (at & 1) * 8 + (at >> 1 & 3);
-        planes[0] = eight.high[0], planes[4] = eight.high[1];
-        planes[16] = eight.low[0], planes[20] = eight.low[1];
+        // All lanes have read the factor.
         __syncwarp();
-        if ((at & 7) == 0) input_steps[group] = eight.step;
+        store_eight(inputs, input_steps, at, eight);
         own.load_weights(from, (at + THREADS) * 8);
         own.load(from, (at + THREADS) * 8);
     }

@@ -115,6 +115,17 @@ __device__ __forceinline__ float inverse_rms(const float* row, int length, float
     return 1.0f / sqrtf(reduce_16(squares) / (float)length + eps);
 }
 
+// The same, in every thread of a CTA that has just written the row; row and `factor` are in shared memory.
+__device__ __forceinline__ float cta_inverse_rms(const float* row, int length, float eps, float& factor) {
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const float own = inverse_rms(row, length, eps);
+        if (threadIdx.x == 0) factor = own;
+    }
+    __syncthreads();
+    return factor;
+}
+
 // The same, of a row in shared memory, in few instructions: terms are loaded while those before are added.
 __device__ __forceinline__ float row_factor(const float* row, int length, float eps) {
     const int first = threadIdx.x & 15, whole = length & ~255;

@@ -65,17 +65,12 @@ extern "C" __global__ void __launch_bounds__(256)
     quantize_norm(Quantized to, const float* x, const float* weight, float eps) {
     DYNAMIC_SHARED(memory);
     float* row = (float*)memory;
-    __shared__ float factor;
+    __shared__ float shared_factor;
     launch_dependents();
     wait_for_previous();
     x += (size_t)blockIdx.y * to.inputs;
     for (int i = threadIdx.x; i < to.inputs; i += 256) row[i] = x[i];
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        const float own = inverse_rms(row, to.inputs, eps);
-        if (threadIdx.x == 0) factor = own;
-    }
-    __syncthreads();
+    const float factor = cta_inverse_rms(row, to.inputs, eps, shared_factor);
     const int group = own_group(), i = group * GROUP + (threadIdx.x & 31) * 2;
     float first = 0, second = 0;
     if (i < to.inputs) first = row[i] * factor * weight[i], second = row[i + 1] * factor * weight[i + 1];

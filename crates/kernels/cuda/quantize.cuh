@@ -12,59 +12,27 @@ struct QuantizedPair {
     float2 step;
 };
 
-// By a warp of which each lane has inputs 2 lane and 2 lane + 1 of each of `N` groups.
-template <int N>
-__device__ __forceinline__ void quantize_pairs(const float2 (&values)[N], QuantizedPair (&pairs)[N]) {
-    float largest[N];
-    int finite[N], total[N], a[N], b[N];
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        const float first = fabsf(values[j].x), second = fabsf(values[j].y);
-        largest[j] = first > second ? first : second;
-        finite[j] = first <= 3.402823466e38f && second <= 3.402823466e38f;
-    }
-#pragma unroll
-    for (int distance = 16; distance; distance /= 2) {
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            const float other = __shfl_xor_sync(0xffffffffu, largest[j], distance);
-            largest[j] = other > largest[j] ? other : largest[j];
-            finite[j] &= __shfl_xor_sync(0xffffffffu, finite[j], distance);
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        a[j] = b[j] = 0;
-        pairs[j].step = make_float2(0.0f, 0.0f);
-        if (finite[j] && largest[j] >= 1e-30f) {
-            const float inverse = 32639.0f / largest[j];
-            a[j] = __float2int_rn(values[j].x * inverse), b[j] = __float2int_rn(values[j].y * inverse);
-            pairs[j].step.x = largest[j] / 32639.0f;
-        } else if (!finite[j]) {
-            pairs[j].step.x = __uint_as_float(0x7fc00000u);
-        }
-        total[j] = a[j] + b[j];
-    }
-#pragma unroll
-    for (int distance = 16; distance; distance /= 2)
-#pragma unroll
-        for (int j = 0; j < N; j++) total[j] += __shfl_xor_sync(0xffffffffu, total[j], distance);
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        const int low_a = (signed char)(a[j] & 255), low_b = (signed char)(b[j] & 255);
-        const int high_a = (a[j] - low_a) / 256, high_b = (b[j] - low_b) / 256;
-        const int i = 2 * (threadIdx.x & 31);
-        pairs[j].step.y = (float)total[j] * pairs[j].step.x;
-        pairs[j].high = (high_a & 255) | (high_b & 255) << 8, pairs[j].low = (low_a & 255) | (low_b & 255) << 8;
-        pairs[j].at = i % 16 / 4 * 16 + i / 16 * 4 + i % 4;
-    }
-}
-
+// By a warp of which each lane has inputs 2 lane and 2 lane + 1 of a group.
 __device__ __forceinline__ QuantizedPair quantize_pair(float first, float second) {
-    const float2 values[1] = {make_float2(first, second)};
-    QuantizedPair pairs[1];
-    quantize_pairs<1>(values, pairs);
-    return pairs[0];
+    // The bits of magnitudes are in their order, then infinity, then what is not a number.
+    const u32 a = __float_as_uint(first) & 0x7fffffffu, b = __float_as_uint(second) & 0x7fffffffu;
+    const u32 most = max_of_warp(a > b ? a : b);
+    const float largest = __uint_as_float(most);
+    const bool finite = most < 0x7f800000u;
+    int p = 0, q = 0;
+    QuantizedPair pair;
+    pair.step.x = finite ? 0.0f : __uint_as_float(0x7fc00000u);
+    if (finite && largest >= 1e-30f) {
+        const float inverse = 32639.0f / largest;
+        p = __float2int_rn(first * inverse), q = __float2int_rn(second * inverse);
+        pair.step.x = largest / 32639.0f;
+    }
+    pair.step.y = (float)sum_of_warp(p + q) * pair.step.x;
+    const int low_p = (signed char)(p & 255), low_q = (signed char)(q & 255), i = 2 * (threadIdx.x & 31);
+    const int high_p = (p - low_p) / 256, high_q = (q - low_q) / 256;
+    pair.high = (high_p & 255) | (high_q & 255) << 8, pair.low = (low_p & 255) | (low_q & 255) << 8;
+    pair.at = i % 16 / 4 * 16 + i / 16 * 4 + i % 4;
+    return pair;
 }
 
 __device__ __forceinline__ void load_8(float (&to)[8], const float* from) {
@@ -117,4 +85,12 @@ __device__ __forceinline__ QuantizedEight quantize_eight(const float (&values)[8
     for (int distance = 4; distance; distance /= 2) total += __shfl_xor_sync(0xffffffffu, total, distance);
     eight.step.y = (float)total * eight.step.x;
     return eight;
+}
+
+// Writes the `at`-th eight inputs of a row to its planes and, by the group's first lane, its step.
+__device__ __forceinline__ void store_eight(uint4* inputs, float2* steps, int at, const QuantizedEight& eight) {
+    u32* planes = (u32*)(inputs + at / 8 * 8) + (at & 1) * 8 + (at >> 1 & 3);
+    planes[0] = eight.high[0], planes[4] = eight.high[1];
+    planes[16] = eight.low[0], planes[20] = eight.low[1];
+    if ((at & 7) == 0) steps[at / 8] = eight.step;
 }

@@ -118,18 +118,13 @@ extern "C" __global__ void __launch_bounds__(128)
     quantize_many_norm(ManyQuantized to, const float* x, const float* weight, float eps) {
     DYNAMIC_SHARED(memory);
     float* row = (float*)memory;
-    __shared__ float factor;
+    __shared__ float shared_factor;
     launch_dependents();
     wait_for_previous();
     x += (size_t)blockIdx.x * to.inputs;
 #pragma unroll 8
     for (int i = threadIdx.x * 4; i < to.inputs; i += 512) *(float4*)(row + i) = *(const float4*)(x + i);
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        const float own = inverse_rms(row, to.inputs, eps);
-        if (threadIdx.x == 0) factor = own;
-    }
-    __syncthreads();
+    const float factor = cta_inverse_rms(row, to.inputs, eps, shared_factor);
     // Four groups in a warp.
 #pragma unroll 1
     for (int group = threadIdx.x / 8; group < to.groups; group += 16) {

@@ -7,18 +7,13 @@ extern "C" __global__ void __launch_bounds__(256)
     rms_norm(const float* x, const float* weight, float* out, int length, float eps) {
     DYNAMIC_SHARED(memory);
     float* row = (float*)memory;
-    __shared__ float factor;
+    __shared__ float shared_factor;
     launch_dependents();
     wait_for_previous();
     x += (size_t)blockIdx.x * length;
     out += (size_t)blockIdx.x * length;
     for (int i = threadIdx.x; i < length; i += 256) row[i] = x[i];
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        const float own = inverse_rms(row, length, eps);
-        if (threadIdx.x == 0) factor = own;
-    }
-    __syncthreads();
+    const float factor = cta_inverse_rms(row, length, eps, shared_factor);
     for (int i = threadIdx.x; i < length; i += 256) out[i] = row[i] * factor * weight[i];
 }
 

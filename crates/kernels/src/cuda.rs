@@ -41,6 +41,8 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("input_row.cuh", include_str!("../cuda/input_row.cuh")),
     ("math.cuh", include_str!("../cuda/math.cuh")),
     ("medium_warpgroup.cuh", include_str!("../cuda/medium_warpgroup.cuh")),
+    ("persistent.cuh", include_str!("../cuda/persistent.cuh")),
+    ("persistent_product.cuh", include_str!("../cuda/persistent_product.cuh")),
     ("quantize.cuh", include_str!("../cuda/quantize.cuh")),
     ("sample.cuh", include_str!("../cuda/sample.cuh")),
     ("warpgroup.cuh", include_str!("../cuda/warpgroup.cuh")),

@@ -250,7 +250,7 @@ pub struct HeadArrays {
     pub out: u64,
 }
 
-/// Attention of few queries in two operations.
+/// Attention of a token in two operations.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct TokenAttention {
@@ -264,8 +264,8 @@ pub struct TokenAttention {
     pub kv_heads: i32,
     pub quads: i32,
     pub blocks: i32,
-    pub rows: i32,
     pub scale: f32,
+    pub padding: i32,
 }
 
 /// Queries that are computed together, and columns of values.

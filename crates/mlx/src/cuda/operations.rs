@@ -5,10 +5,10 @@ use super::{download::Pinned, driver::Address};
 
 /// A kernel that executes a list of operations.
 ///
-/// Its parameters: the address of the operations, each of which begins with its kind and the bytes
-/// of the next two; the bytes of the first two; the addresses of the products' weights; how many
-/// there are; the address of a counter, to which each block of threads adds 1 after each operation;
-/// what the counter was before.
+/// It has seven parameters. The address of the operations: each begins with its kind and the sizes
+/// of the next two in bytes. The sizes of the first two. The address of an [`OperationWeights`] for
+/// each product, and the number of products. The address of a counter, to which each block of
+/// threads adds 1 after each operation. The counter's value before the launch.
 #[derive(Debug)]
 pub struct PersistentKernel {
     pub name: &'static str,
@@ -22,7 +22,7 @@ pub struct PersistentKernel {
 /// Where the weights of an operation are, in the kernel's layout.
 pub type OperationWeights = [u64; 8];
 
-/// What is queued, and memory for it on the device.
+/// Queued operations, and memory for them on the device.
 #[derive(Default)]
 pub(super) struct Operations {
     pub kernel: Option<&'static PersistentKernel>,
@@ -34,7 +34,7 @@ pub(super) struct Operations {
     pub pieces: [Option<Piece>; 4],
     pub turn: usize,
     pub counter: Address,
-    /// What the counter will be when all that was launched has ended.
+    /// The counter's value once every launched kernel has ended.
     pub counted: u32,
 }
 

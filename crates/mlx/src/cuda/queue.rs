@@ -13,7 +13,7 @@ use super::{
 };
 use crate::profile;
 
-/// After this many operations it is looked whether the device is idle: then it starts early.
+/// After this many operations an idle device is given what is queued.
 const LOOK: usize = 32;
 /// The smallest piece.
 const LEAST_BYTES: usize = 1 << 18;
@@ -126,16 +126,16 @@ impl Device {
     /// A piece of at least that many bytes that the device does not read any more.
     fn piece<'a>(&self, piece: &'a mut Option<Piece>, bytes: usize) -> Result<&'a mut Piece> {
         let driver = self.enter();
-        if let Some(used) = piece.as_ref() {
-            // SAFETY: the event exists as long as the process.
-            driver.check(unsafe { (driver.wait_for_event)(used.pinned.event) }, "finish a kernel")?;
-        }
-        if piece.as_ref().is_none_or(|piece| piece.bytes < bytes) {
-            let size = bytes.next_power_of_two().max(LEAST_BYTES);
-            // The old piece stays allocated: sizes double, so all of them take twice the largest.
-            let (memory, pinned) = (self.allocate(size)?, self.new_pinned(size)?);
-            *piece = Some(Piece { memory, bytes: size, pinned });
-        }
-        piece.as_mut().ok_or_else(|| unreachable!("set above"))
+        // One that is too small stays allocated: sizes double, so all take twice the largest.
+        let own = match piece.take().filter(|piece| piece.bytes >= bytes) {
+            Some(own) => own,
+            None => {
+                let size = bytes.next_power_of_two().max(LEAST_BYTES);
+                Piece { memory: self.allocate(size)?, bytes: size, pinned: self.new_pinned(size)? }
+            }
+        };
+        // SAFETY: the event exists as long as the process; one that was never recorded is reached.
+        driver.check(unsafe { (driver.wait_for_event)(own.pinned.event) }, "finish a kernel")?;
+        Ok(piece.insert(own))
     }
 }

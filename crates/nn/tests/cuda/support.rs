@@ -35,20 +35,36 @@ pub(crate) fn is_gpu() -> bool {
     std::env::var_os("LANNER_GPU").is_some()
 }
 
-/// What `run` computes on the CPU and on the device, each called afresh.
+/// What `run` computes on the CPU and on the device, each called afresh; on the device also with a
+/// launch for each operation, if the persistent kernel had a part in it.
 #[track_caller]
 pub(crate) fn check<R: PartialEq + std::fmt::Debug>(what: &str, run: impl Fn() -> R) {
     // One device, and one emulation of it.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let on_device = |persistent: bool| {
+        lanner_nn::allow_persistent_kernel(persistent);
+        lanner_nn::use_cuda().unwrap();
+        let got = run();
+        lanner_nn::use_gpu(false).unwrap();
+        lanner_nn::allow_persistent_kernel(true);
+        got
+    };
     lanner_nn::use_gpu(false).unwrap();
     let expected = run();
-    lanner_nn::use_cuda().unwrap();
-    let got = run();
-    lanner_nn::use_gpu(false).unwrap();
+    let before = persistent_runs();
+    let got = on_device(true);
     assert!(got == expected, "{what}: the device's bits are not the CPU's");
+    if persistent_runs() > before {
+        assert!(on_device(false) == expected, "{what}: bits of single launches are not the CPU's");
+    }
     let fallbacks = lanner_nn::take_fallbacks();
     assert!(fallbacks.is_empty(), "{what}: the CPU computed for the device: {fallbacks:?}");
+}
+
+fn persistent_runs() -> u64 {
+    let kernels = mlx::profile::kernels();
+    kernels.iter().filter(|kernel| kernel.name == "persistent").map(|kernel| kernel.runs).sum()
 }
 
 pub(crate) fn bits(array: &Array) -> Vec<u32> {

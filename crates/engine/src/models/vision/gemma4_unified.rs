@@ -85,7 +85,7 @@ struct VisionEmbedder {
     patch_ln1: LayerNorm,
     patch_dense: Linear,
     patch_ln2: LayerNorm,
-    /// Of columns and of rows, float32 `[mm_posemb_size, mm_embed_dim]`.
+    /// Position tables of columns and of rows, float32 `[mm_posemb_size, mm_embed_dim]` each.
     tables: [Array; 2],
     pos_norm: LayerNorm,
     embedding_pre_projection_norm: RmsNorm,

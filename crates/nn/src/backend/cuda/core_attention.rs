@@ -172,7 +172,7 @@ fn rotate_and_append(
         out: from(&out),
     };
     if is_single(end - first) {
-        let arguments = Arguments::new().with(sizes).with(arrays).with(1i32).with(1i32);
+        let arguments = Arguments::new().with(sizes).with(arrays);
         queue("heads", OperationKind::Heads, arguments.with(spans.spans[0]));
         return out;
     }
@@ -282,8 +282,8 @@ fn attend_token(attention: &CoreAttention, q: &Array, row: &Placed, gates: Outpu
         kv_heads: *kv_heads,
         quads,
         blocks,
-        rows: 1,
         scale: attention.softmax.scale,
+        padding: 0,
     };
     let (spans, _) = attention_spans(&[row], |_| 0);
     let (scores, values) = match dim {

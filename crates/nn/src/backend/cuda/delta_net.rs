@@ -237,7 +237,7 @@ fn single_tokens(
             64 => (OperationKind::DeltaToken64, "delta_token_64"),
             _ => (OperationKind::DeltaToken128, "delta_token_128"),
         };
-        return queue(name, kind, arguments(Arguments::new()).with(1i32).with(token));
+        return queue(name, kind, arguments(Arguments::new()).with(token));
     }
     let name = if heads.key_dim == 64 { "delta_token_64" } else { "delta_token_128" };
     for tokens in tokens.chunks(64) {

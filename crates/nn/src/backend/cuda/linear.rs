@@ -104,8 +104,8 @@ pub(super) fn output_shape(x: &Array, linear: &Linear) -> Vec<i32> {
     [&x.shape()[..x.ndim() - 1], &[outputs]].concat()
 }
 
-/// See [`cpu::check_token_ids`]. Tokens in the device's memory are those that its sampler chose,
-/// from the vocabulary: they are not read.
+/// See [`cpu::check_token_ids`]. Tokens in the device's memory are not read: its sampler chose them
+/// from the vocabulary, or the engine checked them when the request came.
 #[track_caller]
 pub(crate) fn check_token_ids(tokens: &Array, vocab_size: u32) -> Array {
     if tokens.on_device() { tokens.clone() } else { cpu::check_token_ids(tokens, vocab_size) }
@@ -130,7 +130,7 @@ pub(crate) fn rows(linear: &Linear, indices: &Array, dtype: Option<Dtype>) -> Ar
             _ => ("embed_8", OperationKind::Embed8),
         };
         match n == 1 && persistent::is_allowed() {
-            true => queue(name, kind, arguments.with(1i32)),
+            true => queue(name, kind, arguments),
             false => launch(name, [n as usize, 1, 1], 256, 0, arguments),
         }
     }

@@ -28,7 +28,7 @@ pub(crate) fn rms_norm(x: &Array, weight: &Array, eps: f32) -> Array {
         .with(size)
         .with(eps);
     if x.size() == size as usize && persistent::is_allowed() {
-        queue("rms_norm", OperationKind::RmsNorm, arguments.with(1i32));
+        queue("rms_norm", OperationKind::RmsNorm, arguments);
         return out;
     }
     launch("rms_norm", [x.size() / size as usize, 1, 1], 256, size as usize * 4, arguments);

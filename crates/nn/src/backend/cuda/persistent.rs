@@ -81,7 +81,7 @@ pub(super) fn queue_product(parts: ProductParts, segments: usize, row: ProductRo
         pair(tiles, segments as i32),
         0,
     ];
-    let arguments = Arguments::new().with(parts).with(tiles).with(segments as i32);
+    let arguments = Arguments::new().with(parts);
     let (name, kind, arguments) = match row {
         ProductRow::Floats(from) => ("product_of_row", OperationKind::ProductOfRow, arguments.with(from)),
         ProductRow::Integers([planes, steps]) => {

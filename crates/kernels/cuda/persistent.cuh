@@ -1,0 +1,87 @@
+// What operations of the persistent kernel share: their records, shared memory, and the wait between them.
+#pragma once
+#include "attention_token.cuh"
+
+constexpr int STEP_WARPS = 16, STEP_THREADS = STEP_WARPS * 32;
+// Segments of weights in a warp's ring.
+constexpr int RING_DEPTH = 2;
+// Bytes of an operation, and products whose weights' places are known, both at most.
+constexpr int OPERATION_BYTES = 1024, PRODUCTS_KNOWN = 8, OPERATIONS_KNOWN = 3;
+// Tiles of a product whose segments are added up at the same time.
+constexpr int TILES_OPEN = 4;
+
+enum OperationKind {
+    PRODUCT_OF_ROW,
+    PRODUCT_OF_INTEGERS,
+    GATED,
+    DELTA_TOKEN_64,
+    DELTA_TOKEN_128,
+    HEADS,
+    SCORES_64,
+    SCORES_128,
+    SCORES_256,
+    VALUES_64,
+    VALUES_128,
+    VALUES_256,
+    EMBED_4,
+    EMBED_8,
+    RMS_NORM,
+    SAMPLE_PARTS,
+    SAMPLE_ROW,
+};
+
+// At the start of each operation; its arguments follow, each at a multiple of 8 bytes.
+struct OperationHead {
+    int kind;
+    // Bytes of the two operations after this one; 0: none.
+    unsigned short next, after;
+};
+
+// Where the weights of a product are.
+struct ProductWeights {
+    const u8* weights[MAX_PARTS];
+    int tiles[MAX_PARTS];
+    // `jobs` of this CTA, each a segment of a tile, is computed once the rest is known.
+    int all_tiles, segments, jobs, padding;
+};
+
+struct StepShared {
+    u64 ring_barriers[STEP_WARPS * RING_DEPTH];
+    u64 operation_barriers[OPERATIONS_KNOWN];
+    // Warps that have added to each open tile.
+    u32 arrived[TILES_OPEN];
+    ProductWeights products[PRODUCTS_KNOWN];
+    __align__(16) unsigned char operations[OPERATIONS_KNOWN][OPERATION_BYTES];
+    __align__(128) unsigned char ring[STEP_WARPS * RING_DEPTH * BLOCK_BYTES];
+
+    // What an operation has for itself.
+    __device__ __forceinline__ unsigned char* scratch() { return (unsigned char*)(this + 1); }
+};
+// Bytes of it.
+constexpr int SCRATCH = (227 << 10) - (int)sizeof(StepShared);
+static_assert(SCRATCH == 81024, "the size that parameters.rs has");
+static_assert(sizeof(ValueShared<256>) <= SCRATCH && sizeof(ScoreShared<64>) <= SCRATCH, "attention fits");
+
+// Arguments of an operation, in order.
+struct ArgumentReader {
+    const unsigned char* at;
+
+    template <class T>
+    __device__ __forceinline__ const T& take() {
+        const T& value = *(const T*)at;
+        at += (sizeof(T) + 7) / 8 * 8;
+        return value;
+    }
+};
+
+// Waits until all CTAs have finished the previous operation.
+struct PreviousOperation {
+    const u32* finished;
+    u32 target;
+
+    __device__ __forceinline__ void operator()() const {
+        if (threadIdx.x == 0)
+            while ((int)(load_acquire(finished) - target) < 0) relax();
+        __syncthreads();
+    }
+};
