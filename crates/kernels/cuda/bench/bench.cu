@@ -83,14 +83,6 @@ void check(int bits, std::vector<int> features, int inputs, int rows, int kind, 
     for (auto* out : outs) CHECK(cudaFree(out));
 }
 
-struct Product {
-    std::vector<int> features;
-    int inputs, count;
-};
-struct Model {
-    const char* name;
-    std::vector<Product> products;
-};
 const Model MODELS[] = {
     {"9B", {{{12288, 12288}, 4096, 32}, {{4096}, 12288, 32}, {{8192, 4096, 32, 32}, 4096, 24}, {{8192, 1024, 1024}, 4096, 8}, {{4096}, 4096, 32}}},
     {"8B", {{{14336, 14336}, 4096, 32}, {{4096}, 14336, 32}, {{4096, 1024, 1024}, 4096, 32}, {{4096}, 4096, 32}}},

@@ -11,15 +11,7 @@
 
 namespace {
 
-struct Shape {
-    std::vector<int> features;
-    int inputs, count;
-};
-struct Step {
-    const char* name;
-    std::vector<Shape> shapes;
-};
-const Step STEPS[] = {
+const Model STEPS[] = {
     {"9B", {{{8192, 4096, 32, 32}, 4096, 32}, {{4096}, 4096, 32}, {{12288, 12288}, 4096, 32}, {{4096}, 12288, 32}, {{248320}, 4096, 1}}},
     {"8B", {{{4096, 1024, 1024}, 4096, 32}, {{4096}, 4096, 32}, {{14336, 14336}, 4096, 32}, {{4096}, 14336, 32}, {{128256}, 4096, 1}}},
 };
@@ -133,7 +125,7 @@ struct Pool {
         fill_inputs<<<4 * sms, 256>>>(x, own, planes, steps, blocks, 64, inputs, 3, 0);
         CHECK(cudaDeviceSynchronize());
     }
-    void launch(const FewEntry& e, const Shape& shape, int rows, cudaStream_t stream) {
+    void launch(const FewEntry& e, const Product& shape, int rows, cudaStream_t stream) {
         Parts parts{};
         float* to = out;
         for (size_t i = 0; i < shape.features.size(); i++) {
@@ -177,7 +169,7 @@ double microseconds(F run) {
     return all[all.size() / 2];
 }
 
-double tera(const Shape& shape, int rows, double us) {
+double tera(const Product& shape, int rows, double us) {
     double features = 0;
     for (int own : shape.features) features += own;
     return 2 * features * shape.inputs * rows / us * 1e-6;
@@ -198,8 +190,8 @@ void times(int index) {
         for (int s = 0; s < 2; s++) {
             double sum = 0;
             printf("  %2d rows %s:", rows, STEPS[s].name);
-            for (size_t i = 0; i < STEPS[s].shapes.size(); i++) {
-                const Shape& shape = STEPS[s].shapes[i];
+            for (size_t i = 0; i < STEPS[s].products.size(); i++) {
+                const Product& shape = STEPS[s].products[i];
                 const int repeats = i == 4 ? 3 : 24;
                 const double us = microseconds([&](cudaStream_t stream) {
                                       for (int k = 0; k < repeats; k++) pool.launch(e, shape, rows, stream);
@@ -209,7 +201,7 @@ void times(int index) {
                 if (!e.mode && e.bits == 4) printf("\nRESULT %d %d %d %zu %f\n", index, rows, s, i, us);
             }
             double all = 0;
-            for (auto& shape : STEPS[s].shapes) all += shape.count * tera(shape, rows, 1);
+            for (auto& shape : STEPS[s].products) all += shape.count * tera(shape, rows, 1);
             printf(" step %5.0f us, %3.0f TF\n", sum, all / sum);
             fflush(stdout);
         }
@@ -218,7 +210,7 @@ void times(int index) {
 
 void step(int rows, int s, const int* chosen) {
     Pool pool(4);
-    const auto& shapes = STEPS[s].shapes;
+    const auto& shapes = STEPS[s].products;
     const double us = microseconds([&](cudaStream_t stream) {
         for (int layer = 0; layer < 32; layer++)
             for (int i = 0; i < 4; i++) pool.launch(few_entries()[chosen[i]], shapes[i], rows, stream);

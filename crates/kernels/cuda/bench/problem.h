@@ -87,6 +87,16 @@ struct Matrix {
     size_t bytes;
 };
 
+// Products of one launch, which share their inputs, and how often a step of a model has them.
+struct Product {
+    std::vector<int> features;
+    int inputs, count;
+};
+struct Model {
+    const char* name;
+    std::vector<Product> products;
+};
+
 // Matrices of one input, and inputs of rows.
 struct Problem {
     int bits, inputs, rows;
