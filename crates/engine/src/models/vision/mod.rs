@@ -66,6 +66,13 @@ pub(super) fn canonical(name: &str) -> Option<String> {
     Some(format!("{PREFIX}.{}", rest.strip_prefix("vision_model.").unwrap_or(rest)))
 }
 
+/// Checks that a projector takes what the tower's last layer makes; `text` is the text part of
+/// config.json.
+fn check_feature_layer(text: &Value) -> Result<()> {
+    let layer = text.get("vision_feature_layer").and_then(Value::as_i64).unwrap_or(-1);
+    ensure_supported(layer == -1, format!("vision_feature_layer is {layer}; only -1 is supported"))
+}
+
 /// # Errors
 /// A value, with its name before and the largest allowed one after it, is below 1 or too large.
 fn check_sizes<const N: usize>(sizes: [(&str, i32, i32); N]) -> Result<()> {

@@ -8,7 +8,7 @@ use nn::{Activation, CoreAttention, Gelu, Linear, Mlp, Residual, RmsNorm, Rope, 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Tower, check_sizes, planes};
+use super::{Tower, check_feature_layer, check_sizes, planes};
 use crate::{
     api::{Image, ImageTensor},
     error::Result,
@@ -53,8 +53,7 @@ pub(in crate::models) fn load(config: &Value, text: &Value, w: &Weights) -> Resu
     let (c, p): (Config, ProjectorConfig) = (parse(config)?, parse(text)?);
     check_activation(config, "hidden_act", "silu")?;
     check_value(text, "projector_hidden_act", "gelu")?;
-    let layer = text.get("vision_feature_layer").and_then(Value::as_i64).unwrap_or(-1);
-    ensure_supported(layer == -1, format!("vision_feature_layer is {layer}; only -1 is supported"))?;
+    check_feature_layer(text)?;
     check_sizes([
         ("num_channels", c.num_channels, 64),
         ("patch_size", c.patch_size, 256),

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Tower, check_sizes,
+    Tower, check_feature_layer, check_sizes,
     siglip::{Encoder, EncoderConfig},
 };
 use crate::{
@@ -66,8 +66,7 @@ pub(in crate::models) fn load(config: &Value, text: &Value, w: &Weights) -> Resu
     let p: ProjectorConfig = parse(&with_defaults(text, projector_defaults()))?;
     check_activation(config, "hidden_act", "gelu_pytorch_tanh")?;
     check_value(text, "projector_hidden_act", "gelu")?;
-    let layer = text.get("vision_feature_layer").and_then(Value::as_i64).unwrap_or(-1);
-    ensure_supported(layer == -1, format!("vision_feature_layer is {layer}; only -1 is supported"))?;
+    check_feature_layer(text)?;
     check_sizes([
         ("vision_config's num_channels", c.num_channels, 64),
         ("vision_config's patch_size", c.patch_size, 256),
@@ -253,21 +252,23 @@ impl Projector {
 mod tests {
     use super::*;
 
-    fn check(side: usize, count: usize, expected: &[(usize, &[f32])]) {
-        let found = filters(side, count);
-        assert_eq!(found.len(), expected.len());
-        for (found, &(first, weights)) in found.iter().zip(expected) {
-            let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-6;
-            let same = found.weights.len() == weights.len() && found.weights.iter().zip(weights).all(near);
-            assert!(found.first == first && same, "{found:?}, not {weights:?} from {first}");
-        }
+    /// Weights of all entries, with zeros for those that a filter leaves out.
+    fn dense_filters(side: usize, count: usize) -> Vec<Vec<f32>> {
+        let dense = |Filter { first, weights }: Filter| {
+            let mut all = vec![0.0; side];
+            all[first..first + weights.len()].copy_from_slice(&weights);
+            all
+        };
+        filters(side, count).into_iter().map(dense).collect()
     }
 
     #[test]
     fn filters_interpolate_between_entries_and_average_where_samples_are_fewer() {
-        check(2, 2, &[(0, &[1.0]), (1, &[1.0])]);
-        check(2, 4, &[(0, &[1.0]), (0, &[0.75, 0.25]), (0, &[0.25, 0.75]), (1, &[1.0])]);
-        check(3, 1, &[(0, &[2.0 / 7.0, 3.0 / 7.0, 2.0 / 7.0])]);
+        assert_eq!(dense_filters(2, 2), [[1.0, 0.0], [0.0, 1.0]]);
+        assert_eq!(dense_filters(2, 4), [[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.0, 1.0]]);
+        let [two, three] = [2.0, 3.0].map(|part: f32| part / 7.0);
+        let near = |(a, b): (&f32, f32)| (a - b).abs() < 1e-6;
+        assert!(dense_filters(3, 1)[0].iter().zip([two, three, two]).all(near));
         for (side, count) in (1..20).flat_map(|side| (1..40).map(move |count| (side, count))) {
             for Filter { first, weights } in filters(side, count) {
                 assert!(!weights.is_empty() && first + weights.len() <= side);
