@@ -3,8 +3,9 @@
     python3 tools/agents.py [--docs] [--latest] [--prompts FOLDER] [AGENT...]
 
 Installs the agents' packages into folders of their own under LANNER_AGENTS_CACHE (default:
-~/.cache/lanner/agents), once for each version, and runs the test `agents` of the package lanner,
-which starts each by `lanner launch` and checks that it edits a file. --latest installs the newest
+~/.cache/lanner/agents), once for each version, and runs the tests `agents` of the package lanner,
+which start each by `lanner launch` and check that it edits a file, and that the model sees a
+picture that it reads. --latest installs the newest
 versions, --docs writes docs/agents.md, --prompts keeps what the agents sent. Exits with 1 if one
 failed.
 """
@@ -107,19 +108,25 @@ def run(folder, prompts):
     # The packages of the test command: for one package alone, others would be compiled again.
     command = ["cargo", "test", "--workspace", "--test", "cli", "--", "agents::", "--nocapture"]
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-    lines = [line.removeprefix("agent: ") for line in done.stdout.splitlines() if line.startswith("agent: ")]
     if done.returncode:
         print(done.stdout, file=sys.stderr)
-    return [json.loads(line) for line in lines], done.returncode == 0
+    rows = {}
+    for line in done.stdout.splitlines():
+        # A test of its own prints whether the picture was seen.
+        if line.startswith("agent: "):
+            row = json.loads(line.removeprefix("agent: "))
+            rows.setdefault(row["agent"], {}).update(row)
+    return list(rows.values()), done.returncode == 0
 
 
 def write_docs(rows, versions):
-    lines = ["| agent | package | requests | first prompt | seconds |", "|---|---|---|---|---|"]
+    lines = ["| agent | package | requests | first prompt | seconds | reads a picture |", "|---|---|---|---|---|---|"]
     for row in rows:
         name = row["agent"]
         kilobytes = f"{row['first_prompt_bytes'] / 1000:.0f} KB"
         lines.append(
-            f"| {name} | {AGENTS[name][1]} {versions[name]} | {row['requests']} | {kilobytes} | {row['seconds']} |"
+            f"| {name} | {AGENTS[name][1]} {versions[name]} | {row['requests']} | {kilobytes} | {row['seconds']} | "
+            f"{'yes' if row.get('picture') else 'not tried'} |"
         )
     before, rest = DOCS.read_text().split(MARKS[0])
     after = rest.split(MARKS[1])[1]

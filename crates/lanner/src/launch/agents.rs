@@ -149,6 +149,10 @@ fn opencode(backend: &Backend, _: &Folders) -> Settings {
     if let (Some(context), Some(output)) = (backend.context, backend.output_tokens()) {
         described["limit"] = json!({ "context": context, "output": output });
     }
+    if backend.takes_images {
+        described["attachment"] = true.into();
+        described["modalities"] = json!({ "input": ["text", "image"], "output": ["text"] });
+    }
     let provider = json!({
         "npm": "@ai-sdk/openai-compatible",
         "name": "Lanner",
@@ -189,7 +193,7 @@ fn aider(backend: &Backend, folders: &Folders) -> Settings {
         let metadata = json!({ model: {
             "max_tokens": output, "max_input_tokens": context, "max_output_tokens": output,
             "input_cost_per_token": 0, "output_cost_per_token": 0,
-            "litellm_provider": "openai", "mode": "chat",
+            "litellm_provider": "openai", "mode": "chat", "supports_vision": backend.takes_images,
         } });
         let file = folders.of("aider").join("model-metadata.json");
         settings.args.extend(["--model-metadata-file".into(), file.display().to_string()]);
@@ -215,7 +219,8 @@ fn goose(backend: &Backend, _: &Folders) -> Settings {
 /// Crush has no variables for a provider, but one for the folder of its state, whose crush.json is
 /// merged with the user's own.
 fn crush(backend: &Backend, folders: &Folders) -> Settings {
-    let mut model = json!({ "id": backend.model, "name": backend.model });
+    let mut model =
+        json!({ "id": backend.model, "name": backend.model, "supports_attachments": backend.takes_images });
     if let (Some(context), Some(output)) = (backend.context, backend.output_tokens()) {
         (model["context_window"], model["default_max_tokens"]) = (context.into(), output.into());
     }
@@ -270,6 +275,9 @@ fn pi(backend: &Backend, folders: &Folders) -> Settings {
     if let (Some(context), Some(output)) = (backend.context, backend.output_tokens()) {
         (model["contextWindow"], model["maxTokens"]) = (context.into(), output.into());
     }
+    if backend.takes_images {
+        model["input"] = json!(["text", "image"]);
+    }
     let entry = Entry {
         file: folders.pi.join("models.json"),
         new_file: "",
@@ -293,13 +301,16 @@ fn pi(backend: &Backend, folders: &Folders) -> Settings {
 
 fn qwen(backend: &Backend, folders: &Folders) -> Settings {
     let file = folders.of("qwen").join("system-defaults.json");
-    let mut defaults = json!({
+    // Without this it guesses from the model's name whether it takes images.
+    let mut generation = json!({ "modalities": { "image": backend.takes_images } });
+    if let Some(context) = backend.context {
+        generation["contextWindowSize"] = context.into();
+    }
+    let defaults = json!({
         "general": { "disableAutoUpdate": true, "enableAutoUpdate": false },
         "privacy": { "usageStatisticsEnabled": false },
+        "model": { "generationConfig": generation },
     });
-    if let Some(context) = backend.context {
-        defaults["model"] = json!({ "generationConfig": { "contextWindowSize": context } });
-    }
     let mut env = vec![
         ("OPENAI_BASE_URL", backend.v1()),
         ("OPENAI_API_KEY", backend.key_or_placeholder()),

@@ -47,6 +47,8 @@ pub struct Backend {
     pub context: Option<usize>,
     /// Whether tool calls of the model are understood; `None`: not known.
     pub calls_tools: Option<bool>,
+    /// Whether the model is known to take images.
+    pub takes_images: bool,
 }
 
 /// Where files of ours and of agents lie.

@@ -9,6 +9,7 @@ fn backend() -> Backend {
         model: "org/owl \"q\"".into(),
         context: Some(54_321),
         calls_tools: Some(true),
+        takes_images: true,
     }
 }
 
@@ -44,6 +45,16 @@ fn server_without_a_key_gets_a_placeholder_from_every_agent_that_needs_one() {
         let text = text(&settings);
         assert!(text.contains(NO_KEY) && !text.contains("s3cr3t"), "{}: {text}", agent.name);
         assert!(!text.contains("null"), "{}: {text}", agent.name);
+    }
+}
+
+#[test]
+fn agents_with_a_setting_for_it_are_told_whether_the_model_takes_images() {
+    for name in ["opencode", "aider", "crush", "pi", "qwen"] {
+        let settings = |takes_images| {
+            text(&(Agent::named(name).unwrap().settings)(&Backend { takes_images, ..backend() }, &folders()))
+        };
+        assert_ne!(settings(true), settings(false), "{name}");
     }
 }
 

@@ -128,6 +128,7 @@ fn restore(agent: &Agent, config: &LaunchConfig) -> Result<(), CommandError> {
         model: String::new(),
         context: None,
         calls_tools: None,
+        takes_images: false,
     };
     let settings = (agent.settings)(&nothing, &config.folders);
     let Some(entry) = settings.entry else {

@@ -69,6 +69,7 @@ pub(super) fn predicted(config: &LaunchConfig) -> Result<Backend, CommandError> 
         model: name,
         context,
         calls_tools: None,
+        takes_images: described["vision_config"].is_object(),
     })
 }
 
@@ -117,6 +118,7 @@ fn backend(config: &LaunchConfig, model: &Value) -> Backend {
         model: model["id"].as_str().unwrap_or("default").into(),
         context: fits.into_iter().filter_map(number).min(),
         calls_tools: Some(model["tool_dialect"].is_string()),
+        takes_images: model["capabilities"]["vision"] == true,
     }
 }
 
