@@ -15,18 +15,21 @@ pub(super) struct Follower {
     state: Option<Box<dyn ConstraintState>>,
     generated: Vec<u32>,
     draft: Vec<u32>,
-    /// Kept until more tokens are generated: a draft that fails may not be what is generated.
+    /// Why the last command failed, after which its other calls are not made. The next command
+    /// begins without it: a draft that fails may not be what is generated.
     error: Option<String>,
+    /// Whether a command did not return; nothing is called until more tokens are generated.
+    broken: bool,
 }
 
 impl Follower {
     pub(super) fn new(constraint: Arc<dyn Constraint>) -> Follower {
-        Follower { constraint, state: None, generated: vec![], draft: vec![], error: None }
+        Follower { constraint, state: None, generated: vec![], draft: vec![], error: None, broken: false }
     }
 
     /// Appends generated tokens, which replace the draft as far as they differ from it.
     pub(super) fn follow(&mut self, tokens: &[u32]) {
-        self.error = None;
+        (self.error, self.broken) = (None, false);
         let common = self.draft.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         self.truncate_draft(common);
         self.draft.clear();
@@ -39,18 +42,21 @@ impl Follower {
 
     /// At most `max` tokens that must come next.
     pub(super) fn forced(&mut self, max: usize) -> Vec<u32> {
+        self.begin();
         self.with_state(|state| state.forced(max)).unwrap_or_default()
     }
 
     /// The tokens allowed after the token that follows the generated ones, if they do not depend on
     /// it. An error is left to [`masks`](Follower::masks), which meets it again.
     pub(super) fn after_next(&mut self) -> Option<TokenSet> {
+        self.begin();
         self.truncate_draft(0);
         self.with_state(|state| state.allowed_after_next()).flatten()
     }
 
     /// Replaces the draft; returns how many of its tokens are allowed.
     pub(super) fn draft(&mut self, tokens: &[u32]) -> usize {
+        self.begin();
         self.truncate_draft(0);
         let allowed = tokens.iter().take_while(|token| self.push_draft(**token)).count();
         debug_assert_eq!(allowed, self.draft.len());
@@ -59,6 +65,7 @@ impl Follower {
 
     /// Tokens allowed after the generated tokens and after each drafted one.
     pub(super) fn masks(&mut self) -> Masks {
+        self.begin();
         let draft = self.draft.clone();
         self.truncate_draft(0);
         let mut sets: Vec<TokenSet> = self.with_state(|state| state.allowed()).into_iter().collect();
@@ -74,7 +81,14 @@ impl Follower {
 
     /// Records that a call did not return.
     pub(super) fn fail(&mut self, message: String) {
-        (self.error, self.state) = (Some(message), None);
+        (self.error, self.broken, self.state) = (Some(message), true, None);
+    }
+
+    /// Begins a command.
+    fn begin(&mut self) {
+        if !self.broken {
+            self.error = None;
+        }
     }
 
     fn push_draft(&mut self, token: u32) -> bool {
@@ -86,8 +100,9 @@ impl Follower {
     fn truncate_draft(&mut self, length: usize) {
         let removed = self.draft.len() - length;
         self.draft.truncate(length);
-        if removed > 0 && self.state.is_some() {
-            self.with_state(|state| state.rewind(removed));
+        if removed > 0 && self.state.is_some() && self.with_state(|state| state.rewind(removed)).is_none() {
+            // It is built anew.
+            self.begin();
         }
     }
 

@@ -81,6 +81,9 @@ fn error_in_a_draft_is_dropped_with_the_draft() {
     let nothing = TokenSet::of(0, []);
     let sets = vec![all_but(&[]), all_but(&[1]), nothing.clone(), nothing.clone()];
     assert_eq!(masks.get(), Masks { sets, error: Some("full".into()) });
+    // Nothing was generated: the sequence missed a step, and drafts anew.
+    assert_eq!(masks.draft(&[4]), 1);
+    assert_eq!(masks.get(), Masks { sets: vec![all_but(&[]), all_but(&[4])], error: None });
     masks.follow(&[1]);
     assert_eq!(masks.get(), Masks { sets: vec![all_but(&[1])], error: None });
     masks.follow(&[1, 5]);

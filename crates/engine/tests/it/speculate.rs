@@ -360,11 +360,12 @@ fn constraint_that_cannot_go_on_fails_its_request_alone() {
     for (dead, expected) in ends {
         for speculation in [Speculate::Off, fixed("scripted", 3)] {
             let constraint = Some(Arc::new(dead) as Arc<dyn Constraint>);
-            let stuck = Request { constraint, speculation: Some(speculation), ..asked.clone() };
+            let stuck = Request { constraint, speculation: Some(speculation.clone()), ..asked.clone() };
             let beside = submit(&engine, asked.clone());
             let Running { handle: _handle, events, .. } = submit(&engine, stuck);
             let events: Vec<Event> = events.into_iter().collect();
-            assert_eq!(events.iter().filter(|event| matches!(event, Event::Token { .. })).count(), 5);
+            let tokens = events.iter().filter(|event| matches!(event, Event::Token { .. })).count();
+            assert_eq!(tokens, 5, "{dead:?}, {speculation:?}: {events:?}");
             let last = events.last().expect("an end");
             assert!(matches!(last, Event::Failed(error) if *error == expected), "{dead:?}: {last:?}");
             assert_eq!(answer(beside).tokens.len(), 20);
