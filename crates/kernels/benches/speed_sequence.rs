@@ -146,6 +146,8 @@ fn attention_speed(limits: &Limits) {
         attention_of::<bf16>(limits, [1, 32768, heads, kv_heads, dim, dim], usize::MAX);
         attention_of::<f32>(limits, [256, 4096, heads, kv_heads, dim, dim], 512);
     }
+    // A vision tower.
+    attention_of::<f32>(limits, [1024, 4096, 12, 12, 64, 64], usize::MAX);
     for heads in [16, 128] {
         attention_of::<f32>(limits, [64, 2048, heads, 1, 576, 512], usize::MAX);
         attention_of::<f32>(limits, [1, 8192, heads, 1, 576, 512], usize::MAX);

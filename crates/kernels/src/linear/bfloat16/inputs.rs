@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use super::weight::{pairs, round_bits};
+use super::{
+    kernels::Bf16Kernel,
+    weight::{pairs, round_bits},
+};
 use crate::{
     cache_line::CacheLine,
     disjoint::DisjointMut,
@@ -13,21 +16,16 @@ use crate::{
 
 /// The rows of `x` of a product, sorted by matrix.
 pub(crate) struct Bf16Inputs {
-    /// Row after row; for AMX, up to 16 rows interleaved.
+    /// Row after row, or several rows interleaved, as the kernel reads them.
     lines: Scratch,
     /// Lines of a row.
     width: usize,
 }
 
 impl Bf16Inputs {
-    /// `round` rounds and stores up to `tile_rows` rows of one matrix.
-    pub(super) fn new(
-        x: &[f32],
-        groups: &RowGroups,
-        tile_rows: usize,
-        round: fn(UnroundedRows),
-    ) -> Bf16Inputs {
-        let width = groups.k.div_ceil(INPUT_BLOCK) * 2;
+    pub(super) fn new(x: &[f32], groups: &RowGroups, kernel: &Bf16Kernel) -> Bf16Inputs {
+        let Bf16Kernel { tile_rows, round, .. } = *kernel;
+        let width = groups.k.div_ceil(INPUT_BLOCK) * 2 * kernel.lines;
         let mut lines = Scratch::new(groups.sources.len() * width);
         let mut tiles = vec![];
         for (_, rows) in groups.matrices() {
@@ -49,8 +47,7 @@ impl Bf16Inputs {
     }
 }
 
-/// Rows to be rounded. Several, which only AMX asks for, are interleaved: pair `p` of all rows
-/// precedes pair `p + 1`.
+/// Rows to be rounded. For AMX several are interleaved: pair `p` of all rows precedes pair `p + 1`.
 pub(crate) struct UnroundedRows<'a> {
     pub x: &'a [f32],
     pub k: usize,
@@ -62,7 +59,7 @@ impl WithSimd for UnroundedRows<'_> {
     #[inline(always)]
     fn run(self) {
         let UnroundedRows { x, k, sources, lines } = self;
-        let &[source] = sources else { unreachable!("only AMX interleaves rows") };
+        let &[source] = sources else { unreachable!("this kernel takes rows one by one") };
         let row = &x[source as usize * k..][..k];
         for (block, lines) in lines.chunks_exact_mut(2).enumerate() {
             let values = block_of(row, block);

@@ -37,7 +37,8 @@ const TASK_WORK: usize = 128 * 1024;
 pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &RowGroups, &mut [f32])>) {
     let Some(&(_, shape, _)) = products.first() else { return };
     let (k, rows) = (shape.k, shape.sources.len());
-    let inputs = Bf16Inputs::new(x, shape, kernels::tile_rows(), kernels::round);
+    let kernel = kernels::kernel(rows, shape.starts.len() - 1);
+    let inputs = Bf16Inputs::new(x, shape, &kernel);
     let work = products.iter().map(|(_, groups, _)| rows * k * groups.n).sum();
     let parts = 4 * threads() * products.len();
     let mut tasks = vec![];
@@ -64,5 +65,5 @@ pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &RowGroups, &mut [f32])
             }
         }
     }
-    for_each(tasks.len(), work, |i| kernels::multiply(&tasks[i]));
+    for_each(tasks.len(), work, |i| (kernel.multiply)(&tasks[i]));
 }
