@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """llama.cpp's server, from the package xllamacpp, which carries it as a library.
 
-    PYTHON benchmarks/peers/llama_server.py MODEL.gguf PORT THREADS
+    PYTHON benchmarks/peers/llama_server.py MODEL.gguf PORT THREADS [MMPROJ.gguf]
 """
 
 import sys
@@ -15,6 +15,8 @@ def main():
     params = xllamacpp.CommonParams()
     params.model.path = model
     params.hostnames, params.port = ["127.0.0.1"], port
+    if len(sys.argv) > 4:
+        params.mmproj.path = sys.argv[4]
     params.n_parallel = 1
     params.n_ctx = 8192
     params.use_jinja = True

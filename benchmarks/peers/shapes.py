@@ -22,6 +22,7 @@ class Shape:
     name: str
     config: dict                  # config.json, whole
     tensors: dict                 # name in the hub's checkpoint -> dimensions, outermost first
+    tower: dict                   # the same of its vision tower
 
     @property
     def text(self):
@@ -35,11 +36,12 @@ class Shape:
 
 def load(name):
     described = json.loads((CONFIGS / f"{NAMES[name]}.json").read_text())
-    tensors = {}
+    tensors, tower = {}, {}
     for pattern, (_, dimensions) in described["tensors"].items():
-        if not pattern.startswith(("model.visual.", "mtp.")):  # no engine runs these for plain text
-            tensors.update((tensor, dimensions) for tensor in expand(pattern))
-    return Shape(name, described["config"], tensors)
+        if not pattern.startswith("mtp."):  # llama.cpp and mlx-lm do not run it
+            part = tower if pattern.startswith("model.visual.") else tensors
+            part.update((tensor, dimensions) for tensor in expand(pattern))
+    return Shape(name, described["config"], tensors, tower)
 
 
 def expand(pattern):

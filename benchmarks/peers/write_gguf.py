@@ -8,6 +8,7 @@ with --pure that one becomes Q4_0 too. The same shape gives the same bytes. Need
 """
 
 import argparse
+import json
 import math
 import random
 import struct
@@ -46,15 +47,17 @@ OUTSIDE = {"embed_tokens.weight": "token_embd.weight", "norm.weight": "output_no
            "lm_head.weight": "output.weight"}
 
 
-def write(shape, path, pure=False):
-    """Writes the file and returns the bytes of weights that a decoded token reads."""
+def write(shape, path, pure=False, tokenizer=None):
+    """Writes the file and returns the bytes of weights that a decoded token reads.
+
+    `tokenizer` is a folder with a byte-level one, of which the file gets a copy, and a chat template."""
     arch = {"qwen3_5": "qwen35", "llama": "llama"}[shape.config["model_type"]]
     tensors = [(rename(name, arch), dimensions) for name, dimensions in shape.tensors.items()]
     tensors = [(name, squeezed(dimensions), kind_of(name, dimensions, shape.tied, pure)) for name, dimensions in tensors]
     if rope_factors(shape.text):
         tensors.append(("rope_freqs.weight", [len(rope_factors(shape.text))], F32))
     with open(path, "wb") as file:
-        file.write(header(metadata(shape, arch), tensors))
+        file.write(header(metadata(shape, arch) | tokens_of(tokenizer, shape.text["vocab_size"]), tensors))
         for name, dimensions, kind in tensors:
             pad(file)
             for chunk in contents(shape, name, dimensions, kind):
@@ -111,8 +114,24 @@ def metadata(shape, arch):
             "ssm.inner_size": c["linear_value_head_dim"] * c["linear_num_value_heads"],
         }
     general = {"general.architecture": arch, "general.name": shape.name, "general.file_type": 2,
-               "general.quantization_version": 2, "tokenizer.ggml.model": "none"}
+               "general.quantization_version": 2}
     return general | {f"{arch}.{key}": value for key, value in of_arch.items()}
+
+
+def tokens_of(folder, vocab_size):
+    """The tokenizer's metadata; ids beyond it are unused tokens."""
+    if folder is None:
+        return {"tokenizer.ggml.model": "none"}
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    unused = {index: (f"[unused {index}]", 5) for index in range(vocab_size)}
+    tokens = unused | {index: (text, 1) for text, index in tokenizer["model"]["vocab"].items()}
+    tokens |= {added["id"]: (added["content"], 3 if added["special"] else 4) for added in tokenizer["added_tokens"]}
+    texts, kinds = zip(*(tokens[index] for index in range(vocab_size)))
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.tokens": list(texts),
+            "tokenizer.ggml.token_type": list(kinds), "tokenizer.ggml.merges": merges,
+            "tokenizer.ggml.eos_token_id": texts.index("<|im_end|>"),
+            "tokenizer.chat_template": (folder / "chat_template.jinja").read_text()}
 
 
 def header(metadata, tensors):
@@ -128,15 +147,22 @@ def header(metadata, tensors):
 
 
 def string(text):
-    return struct.pack("<Q", len(text)) + text.encode()
+    encoded = text.encode()
+    return struct.pack("<Q", len(encoded)) + encoded
 
 
 def typed(value):
-    """A metadata value after GGUF's number of its type: u32 4, i32 5, f32 6, string 8, array 9."""
+    """A metadata value after GGUF's number of its type: u32 4, i32 5, f32 6, bool 7, string 8, array 9."""
+    if isinstance(value, bool):
+        return struct.pack("<IB", 7, value)
     if isinstance(value, str):
         return struct.pack("<I", 8) + string(value)
     if isinstance(value, float):
         return struct.pack("<If", 6, value)
+    if isinstance(value, list) and isinstance(value[0], str):
+        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(string, value))
+    if isinstance(value, list) and isinstance(value[0], float):
+        return struct.pack(f"<IIQ{len(value)}f", 9, 6, len(value), *value)
     if isinstance(value, list):
         return struct.pack(f"<IIQ{len(value)}i", 9, 5, len(value), *value)
     return struct.pack("<II", 4, value)

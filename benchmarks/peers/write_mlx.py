@@ -20,12 +20,16 @@ import shapes
 BITS, GROUP = 4, 64
 
 
-def write(shape, folder):
-    """Writes config.json and model.safetensors, and returns the bytes of weights that a decoded token reads."""
+def write(shape, folder, tower=False):
+    """Writes config.json and model.safetensors, and returns the bytes of weights that a decoded token reads.
+
+    With `tower` the vision tower too, in bfloat16 and with the hub's names."""
     folder.mkdir(parents=True, exist_ok=True)
     config = shape.config | {"quantization": {"group_size": GROUP, "bits": BITS, "mode": "affine"}}
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     tensors = [part for name, dimensions in shape.tensors.items() for part in parts(rename(name), dimensions)]
+    if tower:
+        tensors += [(name, "BF16", dimensions, dense) for name, dimensions in shape.tower.items()]
     listed, offset = {"__metadata__": {"format": "mlx"}}, 0
     for name, dtype, dimensions, _ in tensors:
         end = offset + size(dtype, dimensions)
@@ -39,7 +43,7 @@ def write(shape, folder):
             for chunk in fill(name, math.prod(dimensions)):
                 file.write(chunk)
     return sum(size(dtype, dimensions) for name, dtype, dimensions, _ in tensors
-               if shape.tied or "embed_tokens." not in name)  # an untied embedding gives one row
+               if name not in shape.tower and (shape.tied or "embed_tokens." not in name))  # an untied embedding gives one row
 
 
 def rename(name):
@@ -93,6 +97,26 @@ def small(name, count):
     """2^-3 to 2^-2, of both signs."""
     rng = random.Random(name)
     return [b"".join(bytes((rng.randrange(128), rng.choice((0x3e, 0xbe)))) for _ in range(count))]
+
+
+def dense(name, count):
+    """Norms are ones, biases zeros, and everything else 2^-6 to 2^-5, of both signs."""
+    if name.endswith("bias"):
+        return zeros(name, count)
+    if "norm" in name:
+        return ones(name, count)
+    return with_signs(name, count, b"\x3c", 0x80)
+
+
+def with_signs(name, count, high, lowest_exponent_bit):
+    """bf16 numbers of both signs with random mantissas, in pieces."""
+    rng, step = random.Random(name), 1 << 20
+    signed = bytes(high[0] | byte & 0x80 for byte in range(256))
+    mantissas = bytes(lowest_exponent_bit | byte & 0x7f for byte in range(256))
+    for start in range(0, count, step):
+        out = bytearray(rng.randbytes(2 * min(step, count - start)))
+        out[0::2], out[1::2] = out[0::2].translate(mantissas), out[1::2].translate(signed)
+        yield out
 
 
 def decays(name, count):

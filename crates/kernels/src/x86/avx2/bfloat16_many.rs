@@ -114,8 +114,8 @@ unsafe fn unpack(
             }
             for line in 0..2 {
                 for lanes in (0..LANES).step_by(HALF) {
-                    // SAFETY: half a line is 32 bytes; a line of the panel is the 16 weight rows' odd
-                    // or even numbers of a lane, of which this is one half.
+                    // SAFETY: half a line is 32 bytes; a line of the panel is the 16 weight rows'
+                    // odd or even numbers of a lane, of which this is one half.
                     unsafe {
                         let mut words = [_mm256_setzero_si256(); HALF];
                         for i in 0..HALF {
