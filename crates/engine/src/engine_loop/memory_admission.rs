@@ -6,7 +6,7 @@ use super::{
     delivery::End,
     fault,
     recovery::failure,
-    run::EngineLoop,
+    run::{EngineLoop, release_memory},
     sequence::{InitialState, Sequence, TokenMemory},
     submission::Submission,
 };
@@ -240,9 +240,7 @@ impl EngineLoop {
         if self.releases != pressure.releases {
             self.releases = pressure.releases;
             // Those of evicted state among them.
-            if let Err(error) = mlx::release_memory() {
-                tracing::warn!("freed memory is not returned to the system: {error}");
-            }
+            release_memory();
         }
     }
 

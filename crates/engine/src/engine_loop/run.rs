@@ -227,7 +227,10 @@ impl EngineLoop {
             Message::CacheStats(answer) => _ = answer.send(self.prefix.stats()),
             Message::ClearCache(answer) => {
                 let before = self.prefix.stats();
-                self.prefix.clear(move || _ = answer.send(before));
+                self.prefix.clear(move || {
+                    release_memory();
+                    _ = answer.send(before);
+                });
             }
             Message::CalibrationText(text) => self.speculator.set_calibration_text(&text),
             Message::StepTimes(answer) => _ = answer.send(self.speculator.times()),
@@ -274,4 +277,11 @@ enum ReceiveMode {
     Poll,
     Within(Duration),
     Block,
+}
+
+/// Gives freed memory back to the system.
+pub(super) fn release_memory() {
+    if let Err(error) = mlx::release_memory() {
+        tracing::warn!("freed memory is not returned to the system: {error}");
+    }
 }
