@@ -278,9 +278,11 @@ fn constraints_hold_with_and_without_speculation() {
                 let part = random.tokens(12);
                 let asked = with(&[&part[..], &part].concat(), &sampling, forced);
                 let expected = answer(submit(&plain, asked.clone()));
-                let ids = expected.ids();
+                let mut ids = expected.ids();
                 assert!(ids[..6].iter().all(|id| id % 7 == 0), "{ids:?}");
                 assert_eq!(ids[6..6 + forced.len()], *forced);
+                // Where steps begin depends on what runs beside: no draft has all forced tokens.
+                ids[6..6 + forced.len()].fill(0);
                 let script = Script {
                     answers: vec![(asked.prompt.clone(), ids)],
                     acceptance_rate: 0.7,
@@ -288,7 +290,6 @@ fn constraints_hold_with_and_without_speculation() {
                     seed: 2,
                 };
                 let engine = scripted(golden, script);
-                let mut drafters = vec![];
                 for speculation in [fixed("scripted", 5), fixed("ngram", 4), Speculate::Auto] {
                     let asked = Request { speculation: Some(speculation), ..asked.clone() };
                     let beside = with(&random.tokens(9), &sampling, &[1, 2, 3]);
@@ -296,13 +297,10 @@ fn constraints_hold_with_and_without_speculation() {
                     let got = answer(submit(&engine, asked));
                     assert_eq!(content(&got), content(&expected), "{golden}");
                     let by_forced = got.usage.speculation.iter().find(|by| by.drafter == "forced");
+                    assert_eq!(by_forced.is_some(), forced.len() > 1, "{:?}", got.usage.speculation);
                     assert!(by_forced.is_none_or(|by| by.drafted == by.accepted));
                     answer(beside);
-                    drafters.extend(got.usage.speculation.into_iter().map(|by| by.drafter));
                 }
-                // The other request takes part in the script's draws, so by chance a scripted draft
-                // may have all forced tokens.
-                assert_eq!(drafters.contains(&"forced".into()), forced.len() > 1, "{drafters:?}");
             }
         }
     }
