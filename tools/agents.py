@@ -5,9 +5,8 @@
 Installs the agents' packages into folders of their own under LANNER_AGENTS_CACHE (default:
 ~/.cache/lanner/agents), once for each version, and runs the tests `agents` of the package lanner,
 which start each by `lanner launch` and check that it edits a file, and that the model sees a
-picture that it reads. --latest installs the newest
-versions, --docs writes docs/agents.md, --prompts keeps what the agents sent. Exits with 1 if one
-failed.
+picture that it reads. --latest installs the newest versions, --docs writes docs/agents.md,
+--prompts keeps what the agents sent. Exits with 1 if one failed.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Measured shapes: real models' config.json and tensor names, from the engine's tests, without weights."""
 
 import json
+import random
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,17 @@ def load(name):
             part = tower if pattern.startswith("model.visual.") else tensors
             part.update((tensor, dimensions) for tensor in expand(pattern))
     return Shape(name, described["config"], tensors, tower)
+
+
+def random_words(name, count, random_bits, set_bits):
+    """Numbers of two bytes in pieces, the same for the same name; of the lower and the upper byte, the bits that are
+    random and those that are set."""
+    rng, step = random.Random(name), 1 << 20
+    tables = [bytes(fixed | byte & free for byte in range(256)) for free, fixed in zip(random_bits, set_bits)]
+    for start in range(0, count, step):
+        out = bytearray(rng.randbytes(2 * min(step, count - start)))
+        out[0::2], out[1::2] = out[0::2].translate(tables[0]), out[1::2].translate(tables[1])
+        yield out
 
 
 def expand(pattern):

@@ -194,13 +194,13 @@ def table(results, args):
     names = list(results)
     tokens = " and ".join(f"{results[name][0]['tokens']} tokens ({name})" for name in names)
     rounds = f"{args.rounds} interleaved rounds" + (f" of {args.requests} requests" if args.requests > 1 else "")
-    made = (f"Median of {rounds}; a PNG of {args.pixels} x {args.pixels} pixels, {tokens}, one token generated, seconds. "
-            f"{args.threads} threads, {machine.cpu()}, {platform.system()}. llama.cpp: {peer_version(args)}. Made by "
-            "`benchmarks/peers/vision.py`.")
+    caption = (f"Median of {rounds}; a PNG of {args.pixels} x {args.pixels} pixels, {tokens}, one token generated, seconds. "
+               f"{args.threads} threads, {machine.cpu()}, {platform.system()}. llama.cpp: {peer_version(args)}. Made by "
+               "`benchmarks/peers/vision.py`.")
     lines = [
         f"# A picture in {args.shape}: Lanner's server beside llama.cpp's",
         "",
-        textwrap.fill(made, 100),
+        textwrap.fill(caption, 100),
         "",
         f"| | {' | '.join(names)} | better by |",
         "|---|---|---|---|",

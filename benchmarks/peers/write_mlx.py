@@ -105,18 +105,7 @@ def dense(name, count):
         return zeros(name, count)
     if "norm" in name:
         return ones(name, count)
-    return with_signs(name, count, b"\x3c", 0x80)
-
-
-def with_signs(name, count, high, lowest_exponent_bit):
-    """bf16 numbers of both signs with random mantissas, in pieces."""
-    rng, step = random.Random(name), 1 << 20
-    signed = bytes(high[0] | byte & 0x80 for byte in range(256))
-    mantissas = bytes(lowest_exponent_bit | byte & 0x7f for byte in range(256))
-    for start in range(0, count, step):
-        out = bytearray(rng.randbytes(2 * min(step, count - start)))
-        out[0::2], out[1::2] = out[0::2].translate(mantissas), out[1::2].translate(signed)
-        yield out
+    return shapes.random_words(name, count, (0x7f, 0x80), (0x80, 0x3c))
 
 
 def decays(name, count):

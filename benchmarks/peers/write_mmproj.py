@@ -8,7 +8,6 @@ Matrices are in half precision, all else in float32. Needs nothing but Python's 
 
 import argparse
 import math
-import random
 from array import array
 from pathlib import Path
 
@@ -77,17 +76,8 @@ def contents(name, count, kind):
     if kind is F32:
         value = 0.0 if name.endswith("bias") else 1.0
         return [array("f", [value]).tobytes() * count]
-    return half(name, count)
-
-
-def half(name, count):
-    """2^-6 to 2^-5, of both signs, in pieces."""
-    rng, step = random.Random(name), 1 << 20
-    high = bytes(0x24 | byte & 0x83 for byte in range(256))
-    for start in range(0, count, step):
-        out = bytearray(rng.randbytes(2 * min(step, count - start)))
-        out[1::2] = out[1::2].translate(high)
-        yield out
+    # 2^-6 to 2^-5, of both signs.
+    return shapes.random_words(name, count, (0xff, 0x83), (0x00, 0x24))
 
 
 if __name__ == "__main__":
