@@ -58,9 +58,10 @@ def save_hub(state, config, out):
 
 
 def load(folder, device="cpu"):
-    """(state of model.Merlin, config) from either layout."""
+    """(state of model.Merlin, config) from either layout, without the vision tower."""
     config, raw = read_config(folder)
     state = load_file(str(Path(folder) / "model.safetensors"))
+    state = {name: v for name, v in state.items() if not name.startswith("vision_tower.")}
     return {k: v.to(device) for k, v in (from_mlx(state, raw["quantization"]) if "quantization" in raw else state).items()}, config
 
 

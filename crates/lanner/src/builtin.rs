@@ -9,6 +9,7 @@ pub(crate) struct Builtin {
     pub tokenizer: &'static str,
     pub tokenizer_config: &'static str,
     pub chat_template: &'static str,
+    pub preprocessor_config: &'static str,
 }
 
 // Not a `const`: every codegen unit that uses one would hold a copy of the weights.
@@ -20,4 +21,5 @@ pub(crate) static BUILTIN: Builtin = Builtin {
     tokenizer: include_str!("../../../models/merlin/tokenizer.json"),
     tokenizer_config: include_str!("../../../models/merlin/tokenizer_config.json"),
     chat_template: include_str!("../../../models/merlin/chat_template.jinja"),
+    preprocessor_config: include_str!("../../../models/merlin/preprocessor_config.json"),
 };

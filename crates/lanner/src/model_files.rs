@@ -72,9 +72,8 @@ pub(crate) fn eos_ids(tokenizer: &Tokenizer) -> Vec<u32> {
 
 /// The texts of preprocessor_config.json and processor_config.json, if they can be read.
 pub(crate) fn processor_configs(location: &ModelLocation) -> [Option<String>; 2] {
-    let read = |name: &str| {
-        String::from_utf8(files::read(&folder(location)?.join(name), files::SETTINGS).ok()?).ok()
-    };
+    let Some(folder) = folder(location) else { return [Some(BUILTIN.preprocessor_config.to_owned()), None] };
+    let read = |name: &str| String::from_utf8(files::read(&folder.join(name), files::SETTINGS).ok()?).ok();
     ["preprocessor_config.json", "processor_config.json"].map(read)
 }
 

@@ -180,3 +180,36 @@ fn bombs_sent_together_take_the_memory_of_one() {
     eprintln!("eight bombs took {peak:.0} MB more at the peak");
     assert!(peak < 700.0, "{peak} MB");
 }
+
+/// A picture of discs of one colour, each a centre and a radius, on white.
+fn discs(colour: [u8; 3], discs: &[(i32, i32, i32)]) -> Vec<u8> {
+    const SIDE: i32 = 256;
+    let has = |x: i32, y: i32| discs.iter().any(|(a, b, r)| (x - a).pow(2) + (y - b).pow(2) < r * r);
+    let pixel = |at: i32| if has(at % SIDE, at / SIDE) { colour } else { [255; 3] };
+    let pixels: Vec<u8> = (0..SIDE * SIDE).flat_map(pixel).collect();
+    let mut bytes = vec![];
+    let mut encoder = png::Encoder::new(&mut bytes, SIDE as u32, SIDE as u32);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
+    bytes
+}
+
+#[test]
+fn built_in_model_tells_colour_shape_and_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, three) = (folder.path().join("one.png"), folder.path().join("three.png"));
+    fs::write(&one, discs([220, 30, 30], &[(128, 128, 58)])).unwrap();
+    fs::write(&three, discs([20, 150, 40], &[(60, 60, 26), (180, 80, 26), (110, 180, 26)])).unwrap();
+    let questions = [
+        (&one, "What color is the circle?", "Red."),
+        (&one, "What shape is this?", "Circle."),
+        (&three, "What color is the circle?", "Green."),
+        (&three, "How many circles are in the picture?", "3."),
+    ];
+    for (picture, question, expected) in questions {
+        let image = picture.to_str().unwrap();
+        let output = lanner(&["run", "--device", "cpu", "--image", image, "--temperature", "0", question], &[]);
+        let answer = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(answer.trim(), expected, "{question} {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
