@@ -4,17 +4,18 @@
 #     benchmarks/peers/gpu.sh LANNER LLAMA_BENCH [ROUNDS]
 #
 # LANNER and LLAMA_BENCH are programs; llama.cpp is built with -DGGML_CUDA=ON for the GPU at hand. Files of
-# weights go to $TMPDIR. Prints both programs' own tables.
+# weights go to $TMPDIR, or to the folder $WEIGHTS, where they stay and are used again. Prints both programs'
+# own tables.
 set -euo pipefail
 lanner=$(realpath "$1") llama=$(realpath "$2") rounds=${3:-2}
 here=$(cd "$(dirname "$0")" && pwd)
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+folder=${WEIGHTS:-$(mktemp -d)}
+[ -n "${WEIGHTS:-}" ] || trap 'rm -rf "$folder"' EXIT
 shapes=(qwen3.5-9b llama-8b qwen3.5-0.8b)
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 for shape in "${shapes[@]}"; do
-    python3 "$here/write_gguf.py" "$shape" "$folder/$shape.gguf" >/dev/null
+    [ -f "$folder/$shape.gguf" ] || python3 "$here/write_gguf.py" "$shape" "$folder/$shape.gguf" >/dev/null
 done
 for _ in $(seq "$rounds"); do
     for shape in "${shapes[@]}"; do
