@@ -24,6 +24,6 @@ if __name__ == "__main__":
     results = json.loads(args.results.read_text())
     card = args.out / "README.md"
     head, _, tail = card.read_text().split(MARK)
-    note = f"Exact match of the whole greedy answer, in percent, on {results['each']} new pictures each, from the exported file for 4-bit."
+    note = f"Exact match of the whole greedy answer, in percent, on {results['each']} new pictures each, 4-bit\nfrom the exported file."
     card.write_text(f"{head}{MARK}\n{table(results)}\n\n{note}\n{MARK}{tail}")
     (args.out / "eval_pictures.json").write_text(json.dumps(results, indent=1) + "\n")
