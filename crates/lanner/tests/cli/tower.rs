@@ -208,7 +208,8 @@ fn built_in_model_tells_colour_shape_and_number() {
     ];
     for (picture, question, expected) in questions {
         let image = picture.to_str().unwrap();
-        let output = lanner(&["run", "--device", "cpu", "--image", image, "--temperature", "0", question], &[]);
+        let output =
+            lanner(&["run", "--device", "cpu", "--image", image, "--temperature", "0", question], &[]);
         let answer = String::from_utf8_lossy(&output.stdout);
         assert_eq!(answer.trim(), expected, "{question} {}", String::from_utf8_lossy(&output.stderr));
     }
