@@ -125,7 +125,8 @@ fn max_tokens_of_run_counts_the_answer_alone() {
 fn chat_closes_thinking_in_each_turn() {
     let mut chat = std::process::Command::new(env!("CARGO_BIN_EXE_lanner"))
         .args(["chat", "--device", "cpu", "--temperature", "0", "--think", "--no-color"])
-        .args(["--max-thinking-tokens", "6", "--max-tokens", "20"])
+        // The user's own history is none of the tests.
+        .args(["--max-thinking-tokens", "6", "--max-tokens", "20", "--no-history"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
