@@ -197,13 +197,18 @@ fn discs(colour: [u8; 3], discs: &[(i32, i32, i32)]) -> Vec<u8> {
 #[test]
 fn built_in_model_tells_colour_shape_and_number() {
     let folder = tempfile::tempdir().unwrap();
-    let (one, three) = (folder.path().join("one.png"), folder.path().join("three.png"));
-    fs::write(&one, discs([220, 30, 30], &[(128, 128, 58)])).unwrap();
-    fs::write(&three, discs([20, 150, 40], &[(60, 60, 26), (180, 80, 26), (110, 180, 26)])).unwrap();
+    let picture = |name: &str, bytes: Vec<u8>| {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let red = picture("red.png", discs([220, 30, 30], &[(128, 128, 58)]));
+    let green = picture("green.png", discs([20, 150, 40], &[(100, 140, 50)]));
+    let three = picture("three.png", discs([20, 150, 40], &[(60, 60, 26), (180, 80, 26), (110, 180, 26)]));
     let questions = [
-        (&one, "What color is the circle?", "Red."),
-        (&one, "What shape is this?", "Circle."),
-        (&three, "What color is the circle?", "Green."),
+        (&red, "What color is the circle?", "Red."),
+        (&red, "What shape is this?", "Circle."),
+        (&green, "What color is the circle?", "Green."),
         (&three, "How many circles are in the picture?", "3."),
     ];
     for (picture, question, expected) in questions {
