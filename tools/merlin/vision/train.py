@@ -404,7 +404,9 @@ def main(args):
     finally:
         source.close()
     trainer.save()
-    results = {"steps": steps, "rows": steps * args.rows, "seconds": round(time.time() - STARTED), "each": args.rows * args.tests, "args": {k: str(v) for k, v in vars(args).items()}}
+    # Paths are this machine's; what is learnt depends on the other settings.
+    settings = {k: str(v) for k, v in vars(args).items() if not isinstance(v, Path)}
+    results = {"steps": steps, "rows": steps * args.rows, "seconds": round(time.time() - STARTED), "each": args.rows * args.tests, "args": settings}
     for label in ("bf16", "4-bit"):
         if label == "bf16":
             trainer.optimizer.refresh(False)
