@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     client,
-    pictures::{base64, data_uri, png},
+    pictures::{base64, data_uri, png, png_of},
     server::{IMAGE_TOKEN, Setup, TestServer, vision_tokenizer},
 };
 
@@ -333,10 +333,7 @@ fn body_may_be_larger_by_its_images_and_not_by_its_text() {
             noise as u8
         })
         .collect();
-    let mut bytes = vec![];
-    let mut encoder = png::Encoder::new(&mut bytes, 1200, 1200);
-    encoder.set_color(png::ColorType::Rgb);
-    encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
+    let bytes = png_of(1200, 1200, &pixels);
     assert!(bytes.len() > 4 << 20);
     let part = json!({ "type": "image_url", "image_url": data_uri(&bytes) });
     let ask = |text: &str, part: &Value| {

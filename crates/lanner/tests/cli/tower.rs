@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     checkpoint, client,
-    pictures::{VISION_TEMPLATE, data_uri, png},
+    pictures::{VISION_TEMPLATE, data_uri, png, png_of},
     process::{ServerProcess, lanner},
 };
 
@@ -187,11 +187,7 @@ fn discs(colour: [u8; 3], discs: &[(i32, i32, i32)]) -> Vec<u8> {
     let has = |x: i32, y: i32| discs.iter().any(|(a, b, r)| (x - a).pow(2) + (y - b).pow(2) < r * r);
     let pixel = |at: i32| if has(at % SIDE, at / SIDE) { colour } else { [255; 3] };
     let pixels: Vec<u8> = (0..SIDE * SIDE).flat_map(pixel).collect();
-    let mut bytes = vec![];
-    let mut encoder = png::Encoder::new(&mut bytes, SIDE as u32, SIDE as u32);
-    encoder.set_color(png::ColorType::Rgb);
-    encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
-    bytes
+    png_of(SIDE as u32, SIDE as u32, &pixels)
 }
 
 #[test]

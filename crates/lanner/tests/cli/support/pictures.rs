@@ -40,6 +40,15 @@ pub(crate) fn png(width: u32, height: u32, shade: u8) -> Vec<u8> {
     bytes
 }
 
+/// A PNG of these pixels, three bytes each.
+pub(crate) fn png_of(width: u32, height: u32, pixels: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![];
+    let mut encoder = png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.write_header().unwrap().write_image_data(pixels).unwrap();
+    bytes
+}
+
 pub(crate) fn base64(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
 }
