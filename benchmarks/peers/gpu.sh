@@ -11,11 +11,15 @@ lanner=$(realpath "$1") llama=$(realpath "$2") rounds=${3:-2}
 here=$(cd "$(dirname "$0")" && pwd)
 folder=${WEIGHTS:-$(mktemp -d)}
 [ -n "${WEIGHTS:-}" ] || trap 'rm -rf "$folder"' EXIT
+mkdir -p "$folder"
 shapes=(qwen3.5-9b llama-8b qwen3.5-0.8b)
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 for shape in "${shapes[@]}"; do
-    [ -f "$folder/$shape.gguf" ] || python3 "$here/write_gguf.py" "$shape" "$folder/$shape.gguf" >/dev/null
+    [ -f "$folder/$shape.gguf" ] && continue
+    # Half a file must not be used again.
+    python3 "$here/write_gguf.py" "$shape" "$folder/$shape.part" >/dev/null
+    mv "$folder/$shape.part" "$folder/$shape.gguf"
 done
 for _ in $(seq "$rounds"); do
     for shape in "${shapes[@]}"; do
