@@ -1,7 +1,7 @@
 //! The bfloat16 product with AVX2 for many rows of `x`: outputs side by side in registers, one lane
-//! of their sums at a time, from float32 copies. The sums have the bits of
-//! [`LaneMatmul`](crate::linear::bfloat16::lanes::LaneMatmul), which unpacks the same numbers again
-//! for every pair of rows.
+//! of their sums at a time, from float32 copies. Its results equal those
+//! of [`LaneMatmul`](crate::linear::bfloat16::lanes::LaneMatmul) in every bit. `LaneMatmul` unpacks
+//! the same numbers again for every pair of rows.
 
 use std::arch::x86_64::*;
 
