@@ -37,7 +37,9 @@ struct ScoreShared {
 template <int DIM>
 struct ValueShared {
     __align__(16) float values[KEY_BLOCK][SLICE];
-    __align__(16) float weights[KEY_BLOCK][QUAD];
+    __align__(16) float weights[QUAD][KEY_BLOCK];
+    // Of blocks in a merge.
+    float factors[KEY_BLOCK][QUAD];
     float maxima[2][8][2];
     float largest[QUAD], totals[QUAD];
     bool last;
@@ -148,17 +150,19 @@ __device__ __forceinline__ void block_weights(ValueShared<DIM>& shared, const At
             const float other = shared.maxima[half][w][i];
             most = other > most ? other : most;
         }
-        shared.weights[key][half * 2 + i] = score[i] == -INFINITY ? 0.0f : exact_exp(score[i] - most);
+        shared.weights[half * 2 + i][key] = score[i] == -INFINITY ? 0.0f : exact_exp(score[i] - most);
         if (key == 0) shared.largest[half * 2 + i] = most;
     }
     __syncthreads();
-    // Half a warp for each query: every 16th key, then a tree.
-    if (thread < 16 * QUAD) {
+    // Half a warp for each query: every 16th key, then a tree. By warps that add up no values.
+    if (thread >= KEY_BLOCK && thread < KEY_BLOCK + 16 * QUAD) {
+        const int query = (thread - KEY_BLOCK) / 16;
         float sum = 0;
-        for (int i = lane & 15; i < KEY_BLOCK; i += 16) sum = sum + shared.weights[i][thread / 16];
+#pragma unroll
+        for (int i = 0; i < KEY_BLOCK; i += 16) sum = sum + shared.weights[query][i + (lane & 15)];
 #pragma unroll
         for (int distance = 8; distance; distance /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, distance);
-        if ((lane & 15) == 0) shared.totals[thread / 16] = sum;
+        if ((lane & 15) == 0) shared.totals[query] = sum;
     }
 }
 
@@ -174,60 +178,81 @@ __device__ __forceinline__ void merge_slices(ValueShared<DIM>& shared, const Tok
         const int end = min(own.blocks, start + TOGETHER);
         if (thread < QUAD) {
             const float* parts = partials + ((size_t)start * QUAD + thread) * PARTIAL + SLICE;
-            merge_totals(most, total, shared.weights, thread, parts, (size_t)QUAD * PARTIAL, start, min(end, seen_by_own));
+            merge_totals(most, total, shared.factors, thread, parts, (size_t)QUAD * PARTIAL, start, min(end, seen_by_own));
             shared.totals[thread] = total;
         }
         __syncthreads();
 #pragma unroll 4
         for (int b = start; b < min(end, seen); b++) {
             const float part = partials[((size_t)b * QUAD + query) * PARTIAL + column];
-            sum = __fmaf_rn(shared.weights[2 * (b - start)][query], sum,
-                            part * shared.weights[2 * (b - start) + 1][query]);
+            sum = __fmaf_rn(shared.factors[2 * (b - start)][query], sum,
+                            part * shared.factors[2 * (b - start) + 1][query]);
         }
         __syncthreads();
     }
     if (seen) own.out[to] = gated_output(own.gates, sum / shared.totals[query], gate);
 }
 
-// Adds a key's values, of a column, times its weights.
-__device__ __forceinline__ void add_value(float (&sums)[QUAD], float value, float4 weight) {
-    sums[0] = __fmaf_rn(weight.x, value, sums[0]);
-    sums[1] = __fmaf_rn(weight.y, value, sums[1]);
-    sums[2] = __fmaf_rn(weight.z, value, sums[2]);
-    sums[3] = __fmaf_rn(weight.w, value, sums[3]);
-}
+// Values of some neighbouring keys, of a column, and their weights for two queries.
+struct WeightedValues {
+    static constexpr int KEYS = 8;
+    float values[KEYS];
+    float4 weights[2][KEYS / 4];
 
-// Sums of the values of some keys for a quad, of a column, in the order of keys. Those of four keys are loaded while
-// four others are added.
-template <int DIM>
-__device__ __forceinline__ void sum_values(const ValueShared<DIM>& shared, float (&sums)[QUAD], int from, int to) {
-    const float* values = &shared.values[from][threadIdx.x];
-    const float4* weights = (const float4*)shared.weights[from];
-    const int count = to - from, whole = count & ~7;
-    if (whole) {
-        float value[2][4];
-        float4 weight[2][4];
+    __device__ __forceinline__ void load(const float* own, const float* first) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) value[0][i] = values[i * SLICE], weight[0][i] = weights[i];
-#pragma unroll 1
-        for (int k = 0; k < whole; k += 8) {
+        for (int i = 0; i < KEYS; i++) values[i] = own[i * SLICE];
 #pragma unroll
-            for (int i = 0; i < 4; i++) value[1][i] = values[(4 + i) * SLICE], weight[1][i] = weights[4 + i];
-#pragma unroll
-            for (int i = 0; i < 4; i++) add_value(sums, value[0][i], weight[0][i]);
-            // The last round loads its own keys again.
-            const bool last = k + 8 >= whole;
-            const float* next = last ? values : values + 8 * SLICE;
-            const float4* next_weights = last ? weights : weights + 8;
-#pragma unroll
-            for (int i = 0; i < 4; i++) value[0][i] = next[i * SLICE], weight[0][i] = next_weights[i];
-#pragma unroll
-            for (int i = 0; i < 4; i++) add_value(sums, value[1][i], weight[1][i]);
-            values += 8 * SLICE, weights += 8;
+        for (int i = 0; i < KEYS / 4; i++) {
+            weights[0][i] = *(const float4*)(first + i * 4);
+            weights[1][i] = *(const float4*)(first + KEY_BLOCK + i * 4);
         }
     }
+
+    __device__ __forceinline__ void add_to(float (&sums)[2]) const {
+#pragma unroll
+        for (int i = 0; i < KEYS; i += 4) {
+#pragma unroll
+            for (int q = 0; q < 2; q++) {
+                const float4 weight = weights[q][i / 4];
+                sums[q] = __fmaf_rn(weight.x, values[i], sums[q]);
+                sums[q] = __fmaf_rn(weight.y, values[i + 1], sums[q]);
+                sums[q] = __fmaf_rn(weight.z, values[i + 2], sums[q]);
+                sums[q] = __fmaf_rn(weight.w, values[i + 3], sums[q]);
+            }
+        }
+    }
+};
+
+// Threads that add up values: each has a column and two queries.
+constexpr int SUM_THREADS = SLICE * QUAD / 2;
+
+// Adds the values of keys `from`, a multiple of 4, up to `to`, in their order. Those of eight keys are loaded while
+// eight others are added.
+template <int DIM>
+__device__ __forceinline__ void sum_values(const ValueShared<DIM>& shared, float (&sums)[2], int from, int to) {
+    constexpr int KEYS = WeightedValues::KEYS;
+    const float* values = &shared.values[from][threadIdx.x % SLICE];
+    const float* weights = &shared.weights[threadIdx.x / SLICE * 2][from];
+    const int count = to - from, whole = count & ~(2 * KEYS - 1);
+    if (whole) {
+        WeightedValues now, next;
+        now.load(values, weights);
 #pragma unroll 1
-    for (int k = whole; k < count; k++, values += SLICE, weights++) add_value(sums, *values, *weights);
+        for (int k = 0; k < whole; k += 2 * KEYS) {
+            next.load(values + (k + KEYS) * SLICE, weights + k + KEYS);
+            now.add_to(sums);
+            // The last round loads its own keys again.
+            const int after = k + 2 * KEYS < whole ? k + 2 * KEYS : k;
+            now.load(values + after * SLICE, weights + after);
+            next.add_to(sums);
+        }
+    }
+#pragma unroll 4
+    for (int k = whole; k < count; k++) {
+        sums[0] = __fmaf_rn(weights[k], values[k * SLICE], sums[0]);
+        sums[1] = __fmaf_rn(weights[KEY_BLOCK + k], values[k * SLICE], sums[1]);
+    }
 }
 
 // Sums of SLICE columns of the values of a block of keys for a quad, item after item, by 512 threads. What the
@@ -270,7 +295,7 @@ __device__ __forceinline__ void attention_values(ValueShared<DIM>& shared, const
         if (!has) break;
         const float* scores = own.scores + ((size_t)at * own.blocks * KEY_BLOCK + base) * QUAD;
         block_weights<DIM>(shared, row, scores, quad, group, base, count);
-        float sums[QUAD] = {0, 0, 0, 0};
+        float sums[2] = {0, 0};
 #pragma unroll 1
         for (int stage = 0; stage < STAGES; stage++) {
             switch (stage) {
@@ -281,16 +306,16 @@ __device__ __forceinline__ void attention_values(ValueShared<DIM>& shared, const
             }
             __syncthreads();
             const int from = stage * STAGE, to = min(count, from + STAGE);
-            if (thread < SLICE && from < to) sum_values(shared, sums, from, to);
+            if (thread < SUM_THREADS && from < to) sum_values(shared, sums, from, to);
         }
         float* all = own.partials + (size_t)of_slice * own.blocks * QUAD * PARTIAL;
         float* part = all + (size_t)block * QUAD * PARTIAL;
         const size_t to = output * DIM + column;
         if (own.blocks == 1) {
             // Sums go to the threads of their outputs.
-            if (thread < SLICE) {
+            if (thread < SUM_THREADS) {
 #pragma unroll
-                for (int i = 0; i < QUAD; i++) shared.values[i][thread] = sums[i];
+                for (int i = 0; i < 2; i++) shared.values[thread / SLICE * 2 + i][thread % SLICE] = sums[i];
             }
             __syncthreads();
             // A merge with nothing multiplies by 1 and adds zeros.
@@ -301,9 +326,9 @@ __device__ __forceinline__ void attention_values(ValueShared<DIM>& shared, const
             __syncthreads();
             continue;
         }
-        if (thread < SLICE) {
+        if (thread < SUM_THREADS) {
 #pragma unroll
-            for (int i = 0; i < QUAD; i++) part[i * PARTIAL + thread] = sums[i];
+            for (int i = 0; i < 2; i++) part[(thread / SLICE * 2 + i) * PARTIAL + thread % SLICE] = sums[i];
         }
         if (thread < QUAD) {
             part[thread * PARTIAL + SLICE] = shared.largest[thread];

@@ -8,9 +8,16 @@ struct Cta {
 };
 
 // `SIZE` neighbouring threads of a persistent CTA: whole warps.
-template <int SIZE>
+template <int SIZE_>
 struct Team {
+    static constexpr int SIZE = SIZE_;
     __device__ __forceinline__ int index() const { return threadIdx.x / SIZE; }
     __device__ __forceinline__ int thread() const { return threadIdx.x % SIZE; }
     __device__ __forceinline__ void sync() const { sync_threads(1 + index(), SIZE); }
+};
+
+struct Warp {
+    static constexpr int SIZE = 32;
+    __device__ __forceinline__ int thread() const { return threadIdx.x & 31; }
+    __device__ __forceinline__ void sync() const { __syncwarp(); }
 };

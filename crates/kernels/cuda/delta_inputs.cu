@@ -132,7 +132,7 @@ __device__ __forceinline__ void delta_inputs(const DeltaTokensOf& all, const Del
         // Half a warp for each norm, always whole warps.
 #pragma unroll 1
         for (int at = i / 16; at < 2 * count; at += DIM / 16) {
-            const float own = inverse_rms(vectors[at / 2][at % 2], DIM, at % 2 ? sizes.query_eps : sizes.key_eps);
+            const float own = row_factor(vectors[at / 2][at % 2], DIM, at % 2 ? sizes.query_eps : sizes.key_eps);
             if (i % 16 == 0) factors[at / 2][at % 2] = own;
         }
         __syncthreads();

@@ -56,7 +56,7 @@ __device__ __forceinline__ void delta_token(const DeltaTokenRow& row, const Delt
     __syncthreads();
     if (thread < 64) {
         const bool is_key = thread >= 32;
-        const float own = inverse_rms(is_key ? key : query, DIM, is_key ? sizes.key_eps : sizes.query_eps);
+        const float own = row_factor(is_key ? key : query, DIM, is_key ? sizes.key_eps : sizes.query_eps);
         if ((thread & 31) == 0) factors[is_key] = own;
     }
     __syncthreads();

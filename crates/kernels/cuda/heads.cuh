@@ -46,50 +46,47 @@ struct HeadShared {
     float factor;
 };
 
-// Head `head` of heads + 2 kv_heads of a token, by at least `dim` threads, whole warps.
+// Head `head` of heads + 2 kv_heads of a token, by whole warps.
 template <class Block>
 __device__ __forceinline__ void prepare_head(const Block& block, HeadShared& shared, const HeadRow& row,
                                              const HeadSizes& sizes, const HeadArrays& arrays, int token, int head) {
     float(&x)[256] = shared.x;
-    const int i = block.thread(), dim = sizes.dim, own = token - row.start;
-    const bool query = head < sizes.heads, has = i < dim;
+    const int first = block.thread(), dim = sizes.dim, own = token - row.start;
+    const bool query = head < sizes.heads;
     if (!query) head -= sizes.heads;
     const bool value = !query && head >= sizes.kv_heads;
     if (value) head -= sizes.kv_heads;
-    const size_t cached = ((size_t)head * row.capacity + row.past + own) * dim + i;
+    const size_t cached = ((size_t)head * row.capacity + row.past + own) * dim;
+    const size_t key = ((size_t)token * sizes.kv_heads + head) * dim, of_query = (size_t)token * sizes.heads + head;
     if (value) {
-        if (has) row.values[cached] = arrays.v[((size_t)token * sizes.kv_heads + head) * dim + i];
+        for (int i = first; i < dim; i += Block::SIZE) row.values[cached + i] = arrays.v[key + i];
         return;
     }
-    const float* weight = query ? arrays.query_weight : arrays.key_weight;
-    if (has) {
-        x[i] = query ? arrays.q[((size_t)token * sizes.heads + head) * sizes.query_stride + i]
-                     : arrays.k[((size_t)token * sizes.kv_heads + head) * dim + i];
-    }
+    const float* from = query ? arrays.q + of_query * sizes.query_stride : arrays.k + key;
+    for (int i = first; i < dim; i += Block::SIZE) x[i] = from[i];
     block.sync();
+    const float* weight = query ? arrays.query_weight : arrays.key_weight;
     if (weight) {
-        if (i < 32) {
-            const float own_factor = row_factor(x, dim, query ? sizes.query_eps : sizes.key_eps);
-            if (i == 0) shared.factor = own_factor;
+        if (first < 32) {
+            const float factor = row_factor(x, dim, query ? sizes.query_eps : sizes.key_eps);
+            if (first == 0) shared.factor = factor;
         }
         block.sync();
-        if (has) x[i] = x[i] * shared.factor * weight[i];
+        for (int i = first; i < dim; i += Block::SIZE) x[i] = x[i] * shared.factor * weight[i];
         block.sync();
     }
-    if (!has) return;
-    float result = x[i];
-    if (i < 2 * sizes.half) {
-        const int pair = sizes.adjacent ? i / 2 : i % sizes.half;
-        const bool second = sizes.adjacent ? i & 1 : i >= sizes.half;
-        const float other = sizes.adjacent ? x[i ^ 1] : x[second ? i - sizes.half : i + sizes.half];
-        float sine, cosine;
-        sin_cos((float)(row.position + own) * arrays.frequencies[pair], sine, cosine);
-        sine = sine * sizes.rope_scale, cosine = cosine * sizes.rope_scale;
-        result = second ? result * cosine + other * sine : result * cosine - other * sine;
-    }
-    if (query) {
-        arrays.out[((size_t)token * sizes.heads + head) * dim + i] = result;
-    } else {
-        row.keys[cached] = result;
+    float* to = query ? arrays.out + of_query * dim : row.keys + cached;
+    for (int i = first; i < dim; i += Block::SIZE) {
+        float result = x[i];
+        if (i < 2 * sizes.half) {
+            const int pair = sizes.adjacent ? i / 2 : i % sizes.half;
+            const bool second = sizes.adjacent ? i & 1 : i >= sizes.half;
+            const float other = sizes.adjacent ? x[i ^ 1] : x[second ? i - sizes.half : i + sizes.half];
+            float sine, cosine;
+            sin_cos((float)(row.position + own) * arrays.frequencies[pair], sine, cosine);
+            sine = sine * sizes.rope_scale, cosine = cosine * sizes.rope_scale;
+            result = second ? result * cosine + other * sine : result * cosine - other * sine;
+        }
+        to[i] = result;
     }
 }

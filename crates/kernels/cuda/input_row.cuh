@@ -39,10 +39,12 @@ struct OwnInputs {
     }
 };
 
-// Factors of the norms of a row in shared memory, by `WARPS` warps, half of one for each norm: they go where the
-// steps of the norm's groups will be.
+// The factor of the norm of a whole row in shared memory, by `WARPS` warps; `sums` as for cta_row_factor. Factors of
+// norms of a row's parts are made by half a warp each and go where the steps of their groups will be.
 template <int WARPS>
-__device__ __forceinline__ void norm_factors(const InputRow& from, const float* row, float2* steps) {
+__device__ __forceinline__ float norm_factors(const InputRow& from, const float* row, float* sums, float2* steps) {
+    if (from.dim == from.inputs) return cta_row_factor<WARPS>(row, from.dim, from.eps, sums);
+    __syncthreads();
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int norms = from.inputs / from.dim, each = from.dim / GROUP;
 #pragma unroll 1
@@ -53,13 +55,17 @@ __device__ __forceinline__ void norm_factors(const InputRow& from, const float* 
             for (int i = lane & 15; i < each; i += 16) steps[norm * each + i].x = factor;
     }
     __syncthreads();
+    return 1.0f;
 }
 
-// The integers of a row, of which `own` has the thread's first inputs; `row` has room for it. By all threads.
+// The integers of a row, of which `own` has the thread's first inputs; `row` has room for it, `sums` as for
+// cta_row_factor. By all threads.
 template <int WARPS>
-__device__ __forceinline__ void quantize_row(const InputRow& from, OwnInputs& own, float* row, int groups,
-                                             uint4* inputs, float2* input_steps) {
+__device__ __forceinline__ void quantize_row(const InputRow& from, OwnInputs& own, float* row, float* sums,
+                                             int groups, uint4* inputs, float2* input_steps) {
     constexpr int THREADS = WARPS * 32;
+    const bool has_parts = from.dim && from.dim < from.inputs;
+    float factor = 1.0f;
     if (from.dim) {
         if (threadIdx.x * 8 < from.inputs) store_8(row + threadIdx.x * 8, own.values);
         for (int i = (threadIdx.x + THREADS) * 8; i < from.inputs; i += THREADS * 8) {
@@ -67,13 +73,12 @@ __device__ __forceinline__ void quantize_row(const InputRow& from, OwnInputs& ow
             load_8(other, from.x + i);
             store_8(row + i, other);
         }
-        __syncthreads();
-        norm_factors<WARPS>(from, row, input_steps);
+        factor = norm_factors<WARPS>(from, row, sums, input_steps);
     }
     // A group is 8 threads'.
     for (int at = threadIdx.x; at < groups * 8; at += THREADS) {
         const int group = at / 8;
-        own.finish(from, at * 8, from.dim ? input_steps[group].x : 1.0f);
+        own.finish(from, at * 8, has_parts ? input_steps[group].x : factor);
         const QuantizedEight eight = quantize_eight(own.values);
         // All lanes have read the factor.
         __syncwarp();

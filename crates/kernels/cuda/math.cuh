@@ -107,48 +107,62 @@ __device__ __forceinline__ float reduce_16(float x) {
     return x + __shfl_xor_sync(0xffffffffu, x, 1);
 }
 
-// The factor that normalises a row, in every lane of the calling warp.
-__device__ __forceinline__ float inverse_rms(const float* row, int length, float eps) {
-    float squares = 0;
-#pragma unroll 32
-    for (int i = threadIdx.x & 15; i < length; i += 16) squares = __fmaf_rn(row[i], row[i], squares);
-    return 1.0f / sqrtf(reduce_16(squares) / (float)length + eps);
-}
+// A norm adds up the squares of each block of its inputs by themselves, as the CPU does (kernels/src/norm.rs).
+constexpr int NORM_BLOCK = 256;
 
-// The same, in every thread of a CTA that has just written the row; row and `factor` are in shared memory.
-__device__ __forceinline__ float cta_inverse_rms(const float* row, int length, float eps, float& factor) {
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        const float own = inverse_rms(row, length, eps);
-        if (threadIdx.x == 0) factor = own;
+// The squares of a block of `length` numbers, which may have none, added up by 16 neighbouring lanes: the sum
+// is in each of them. By whole warps.
+__device__ __forceinline__ float sum_of_squares(const float* block, int length) {
+    const int first = threadIdx.x & 15;
+    float squares = 0;
+    if (length >= NORM_BLOCK) {
+        // All are loaded before the first is added.
+        float own[NORM_BLOCK / 16];
+#pragma unroll
+        for (int k = 0; k < NORM_BLOCK / 16; k++) own[k] = block[first + k * 16];
+#pragma unroll
+        for (int k = 0; k < NORM_BLOCK / 16; k++) squares = __fmaf_rn(own[k], own[k], squares);
+    } else {
+#pragma unroll 8
+        for (int i = first; i < length; i += 16) squares = __fmaf_rn(block[i], block[i], squares);
     }
-    __syncthreads();
-    return factor;
+    return reduce_16(squares);
 }
 
-// The same, of a row in shared memory, in few instructions: terms are loaded while those before are added.
+__device__ __forceinline__ float norm_factor(float squares, int length, float eps) {
+    return 1.0f / sqrtf(squares / (float)length + eps);
+}
+
+// The factor that normalises a row, in each of the 16 neighbouring lanes that ask for it. By whole warps.
 __device__ __forceinline__ float row_factor(const float* row, int length, float eps) {
-    const int first = threadIdx.x & 15, whole = length & ~255;
     float squares = 0;
-    if (whole) {
-        float now[8], next[8];
-#pragma unroll
-        for (int k = 0; k < 8; k++) now[k] = row[first + k * 16];
 #pragma unroll 1
-        for (int i = first; i < whole; i += 256) {
-#pragma unroll
-            for (int k = 0; k < 8; k++) next[k] = row[i + 128 + k * 16];
-#pragma unroll
-            for (int k = 0; k < 8; k++) squares = __fmaf_rn(now[k], now[k], squares);
-            // The last round loads its own terms again.
-            const int after = i + 256 < whole ? i + 256 : i;
-#pragma unroll
-            for (int k = 0; k < 8; k++) now[k] = row[after + k * 16];
-#pragma unroll
-            for (int k = 0; k < 8; k++) squares = __fmaf_rn(next[k], next[k], squares);
+    for (int at = 0; at < length; at += NORM_BLOCK) squares = squares + sum_of_squares(row + at, length - at);
+    return norm_factor(squares, length, eps);
+}
+
+// The same, in every thread of a CTA of `WARPS` warps that has just written the row. `sums` has room for
+// 2 * WARPS numbers at a multiple of 16 bytes; it and the row are in shared memory.
+template <int WARPS>
+__device__ __forceinline__ float cta_row_factor(const float* row, int length, float eps, float* sums) {
+    constexpr int HALVES = 2 * WARPS;
+    const int half = threadIdx.x >> 4, at = half * NORM_BLOCK;
+    float squares = 0;
+#pragma unroll 1
+    for (int first = 0; first < length; first += HALVES * NORM_BLOCK) {
+        // The row is complete, and sums of the round before have been read.
+        __syncthreads();
+        const float own = sum_of_squares(row + first + at, length - first - at);
+        if ((threadIdx.x & 15) == 0) sums[half] = own;
+        __syncthreads();
+        // Those beyond the last block are zeros.
+        const int blocks = min((length - first + NORM_BLOCK - 1) / NORM_BLOCK, HALVES);
+#pragma unroll 4
+        for (int i = 0; i < blocks; i += 4) {
+            const float4 four = *(const float4*)(sums + i);
+            squares = squares + four.x, squares = squares + four.y;
+            squares = squares + four.z, squares = squares + four.w;
         }
     }
-#pragma unroll 4
-    for (int i = whole + first; i < length; i += 16) squares = __fmaf_rn(row[i], row[i], squares);
-    return 1.0f / sqrtf(reduce_16(squares) / (float)length + eps);
+    return norm_factor(squares, length, eps);
 }

@@ -136,18 +136,13 @@ __device__ __noinline__ void norm_operation(unsigned char* scratch, ArgumentRead
     float* out = arguments.take<float*>();
     const int length = arguments.take<int>();
     const float eps = arguments.take<float>();
-    float* factor = (float*)scratch;
-    float* row = factor + 4;
+    float* sums = (float*)scratch;
+    float* row = sums + 2 * STEP_WARPS;
     wait();
     if (blockIdx.x) return;
     for (int i = threadIdx.x; i < length; i += STEP_THREADS) row[i] = x[i];
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        const float own = row_factor(row, length, eps);
-        if (threadIdx.x == 0) *factor = own;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < length; i += STEP_THREADS) out[i] = row[i] * *factor * weight[i];
+    const float factor = cta_row_factor<STEP_WARPS>(row, length, eps, sums);
+    for (int i = threadIdx.x; i < length; i += STEP_THREADS) out[i] = row[i] * factor * weight[i];
 }
 
 // Of a row of logits, by the first 256 threads of each CTA.

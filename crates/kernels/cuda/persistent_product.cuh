@@ -86,8 +86,14 @@ __device__ __noinline__ void quantize_row(const InputRow& from, ProductScratch s
     if (from.gate) copy_numbers(gates, from.gate, inputs);
     commit_copies();
     wait_for_copies<0>();
-    __syncthreads();
-    if (dim) norm_factors<STEP_WARPS>(from, row, scratch.steps);
+    const bool has_parts = dim && dim < inputs;
+    float whole = 1.0f;
+    if (dim) {
+        // Sums of tiles come later.
+        whole = norm_factors<STEP_WARPS>(from, row, scratch.partial, scratch.steps);
+    } else {
+        __syncthreads();
+    }
     // Eight lanes have a group, each eight neighbours.
 #pragma unroll 1
     for (int at = threadIdx.x; at < groups * 8; at += STEP_THREADS) {
@@ -98,7 +104,7 @@ __device__ __noinline__ void quantize_row(const InputRow& from, ProductScratch s
         if (i < inputs) {
             load_8(value, row + i);
             if (dim) {
-                const float factor = scratch.steps[at / 8].x;
+                const float factor = has_parts ? scratch.steps[at / 8].x : whole;
                 float weight[8];
                 load_8(weight, weights + (dim == inputs ? i : i % dim));
 #pragma unroll

@@ -65,12 +65,12 @@ extern "C" __global__ void __launch_bounds__(256)
     quantize_norm(Quantized to, const float* x, const float* weight, float eps) {
     DYNAMIC_SHARED(memory);
     float* row = (float*)memory;
-    __shared__ float shared_factor;
+    __shared__ __align__(16) float sums[16];
     launch_dependents();
     wait_for_previous();
     x += (size_t)blockIdx.y * to.inputs;
     for (int i = threadIdx.x; i < to.inputs; i += 256) row[i] = x[i];
-    const float factor = cta_inverse_rms(row, to.inputs, eps, shared_factor);
+    const float factor = cta_row_factor<8>(row, to.inputs, eps, sums);
     const int group = own_group(), i = group * GROUP + (threadIdx.x & 31) * 2;
     float first = 0, second = 0;
     if (i < to.inputs) first = row[i] * factor * weight[i], second = row[i + 1] * factor * weight[i + 1];
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(256)
     float first = 0, second = 0;
     // Whole warps: a group lies inside one head.
     if (group * GROUP < to.inputs) {
-        const float factor = inverse_rms(x + (size_t)blockIdx.y * to.inputs + group * GROUP / dim * dim, dim, eps);
+        const float factor = row_factor(x + (size_t)blockIdx.y * to.inputs + group * GROUP / dim * dim, dim, eps);
         const float2 value = *(const float2*)(x + at), g = *(const float2*)(gate + at);
         first = value.x * factor * weight[i % dim] * silu(g.x);
         second = value.y * factor * weight[i % dim + 1] * silu(g.y);

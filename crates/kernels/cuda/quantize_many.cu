@@ -17,55 +17,9 @@ struct ManyQuantized {
     int layout;
 };
 
-// Byte `AT` of four words.
-template <int AT>
-__device__ __forceinline__ u32 gather_bytes(u32 a, u32 b, u32 c, u32 d) {
-    constexpr u32 pair = AT | (4 + AT) << 4;
-    return __byte_perm(__byte_perm(a, b, pair), __byte_perm(c, d, pair), 0x5410);
-}
-
-// As quantize_eight, in fewer instructions: 1.5 * 2^23 is added to round, and leaves an integer in the low
-// bits; its high byte is that of the integer plus 128.
-__device__ __forceinline__ QuantizedEight round_eight(const float (&values)[8]) {
-    constexpr float ROUNDER = 12582912.0f;
-    constexpr u32 ROUNDER_BITS = 0x4b400000u, FINITE = 0x7f7fffffu;
-    // Bits of sizes are ordered as the sizes, then infinity, then what is not a number.
-    u32 most = 0;
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-        const u32 size = __float_as_uint(values[k]) & 0x7fffffffu;
-        most = size > most ? size : most;
-    }
-#pragma unroll
-    for (int distance = 4; distance; distance /= 2) {
-        const u32 other = __shfl_xor_sync(0xffffffffu, most, distance);
-        most = other > most ? other : most;
-    }
-    const float largest = __uint_as_float(most);
-    QuantizedEight eight = {{0, 0}, {0, 0}, make_float2(most <= FINITE ? 0.0f : __uint_as_float(0x7fc00000u), 0.0f)};
-    u32 total = 0;
-    if (most <= FINITE && largest >= 1e-30f) {
-        const float inverse = 32639.0f / largest;
-        eight.step.x = largest / 32639.0f;
-        u32 own[8];
-#pragma unroll
-        for (int k = 0; k < 8; k++) own[k] = __float_as_uint(__fadd_rn(values[k] * inverse, ROUNDER)), total += own[k];
-        total -= 8 * ROUNDER_BITS;
-#pragma unroll
-        for (int k = 0; k < 8; k += 4) {
-            eight.low[k / 4] = gather_bytes<0>(own[k], own[k + 1], own[k + 2], own[k + 3]);
-            eight.high[k / 4] = gather_bytes<1>(own[k] + 128, own[k + 1] + 128, own[k + 2] + 128, own[k + 3] + 128);
-        }
-    }
-#pragma unroll
-    for (int distance = 4; distance; distance /= 2) total += __shfl_xor_sync(0xffffffffu, total, distance);
-    eight.step.y = (float)(int)total * eight.step.x;
-    return eight;
-}
-
 // By whole warps: quantises and writes the lanes' inputs of a group; nothing of rows beyond the last.
 __device__ __forceinline__ void write_eight(const ManyQuantized& to, int row, int group, const float (&values)[8]) {
-    const QuantizedEight eight = round_eight(values);
+    const QuantizedEight eight = quantize_eight(values);
     const int lane = threadIdx.x & 7, odd = lane & 1;
     if (to.layout == 2) {
         // Two lanes have 16 inputs: the first writes their high bytes, the second the low ones.
@@ -118,13 +72,13 @@ extern "C" __global__ void __launch_bounds__(128)
     quantize_many_norm(ManyQuantized to, const float* x, const float* weight, float eps) {
     DYNAMIC_SHARED(memory);
     float* row = (float*)memory;
-    __shared__ float shared_factor;
+    __shared__ __align__(16) float sums[8];
     launch_dependents();
     wait_for_previous();
     x += (size_t)blockIdx.x * to.inputs;
 #pragma unroll 8
     for (int i = threadIdx.x * 4; i < to.inputs; i += 512) *(float4*)(row + i) = *(const float4*)(x + i);
-    const float factor = cta_inverse_rms(row, to.inputs, eps, shared_factor);
+    const float factor = cta_row_factor<4>(row, to.inputs, eps, sums);
     // Four groups in a warp.
 #pragma unroll 1
     for (int group = threadIdx.x / 8; group < to.groups; group += 16) {
@@ -156,19 +110,25 @@ extern "C" __global__ void __launch_bounds__(256)
     write_eight(to, own.row, own.group, values);
 }
 
-// The factor that normalises `length` numbers, in each of the 8 lanes that ask for it: each has two of the 16
-// partial sums of inverse_rms. By whole warps.
-__device__ __forceinline__ float inverse_rms_of_eight(const float* row, int length, float eps) {
-    float first = 0, second = 0;
+// row_factor of `length` numbers, a multiple of 64, in each of the 8 lanes that ask for it: each has two of the
+// 16 sums. By whole warps.
+__device__ __forceinline__ float row_factor_of_eight(const float* row, int length, float eps) {
+    float squares = 0;
+#pragma unroll 1
+    for (int at = 0; at < length; at += NORM_BLOCK) {
+        const int end = min(at + NORM_BLOCK, length);
+        float first = 0, second = 0;
 #pragma unroll 8
-    for (int i = threadIdx.x & 7; i < length; i += 16) {
-        first = __fmaf_rn(row[i], row[i], first);
-        second = __fmaf_rn(row[i + 8], row[i + 8], second);
-    }
-    float squares = first + second;
+        for (int i = at + (threadIdx.x & 7); i < end; i += 16) {
+            first = __fmaf_rn(row[i], row[i], first);
+            second = __fmaf_rn(row[i + 8], row[i + 8], second);
+        }
+        float block = first + second;
 #pragma unroll
-    for (int distance = 4; distance; distance /= 2) squares = squares + __shfl_xor_sync(0xffffffffu, squares, distance);
-    return 1.0f / sqrtf(squares / (float)length + eps);
+        for (int distance = 4; distance; distance /= 2) block = block + __shfl_xor_sync(0xffffffffu, block, distance);
+        squares = squares + block;
+    }
+    return norm_factor(squares, length, eps);
 }
 
 // norm(x) * silu(gate), the norm over each head of `dim` (a multiple of 64).
@@ -181,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const bool exists = own.exists(to);
     const size_t row = (size_t)own.row * to.inputs;
     // A group lies inside one head. Lanes without inputs norm the first head.
-    const float factor = inverse_rms_of_eight(x + (exists ? row + own.group * GROUP / dim * dim : 0), dim, eps);
+    const float factor = row_factor_of_eight(x + (exists ? row + own.group * GROUP / dim * dim : 0), dim, eps);
     float values[8] = {};
     if (exists) {
         float gates[8], weights[8];

@@ -7,13 +7,13 @@ extern "C" __global__ void __launch_bounds__(256)
     rms_norm(const float* x, const float* weight, float* out, int length, float eps) {
     DYNAMIC_SHARED(memory);
     float* row = (float*)memory;
-    __shared__ float shared_factor;
+    __shared__ __align__(16) float sums[16];
     launch_dependents();
     wait_for_previous();
     x += (size_t)blockIdx.x * length;
     out += (size_t)blockIdx.x * length;
     for (int i = threadIdx.x; i < length; i += 256) row[i] = x[i];
-    const float factor = cta_inverse_rms(row, length, eps, shared_factor);
+    const float factor = cta_row_factor<8>(row, length, eps, sums);
     for (int i = threadIdx.x; i < length; i += 256) out[i] = row[i] * factor * weight[i];
 }
 

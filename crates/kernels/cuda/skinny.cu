@@ -81,7 +81,7 @@ __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restri
         // Not before: the row would wait for all of these weights.
         fill_ring();
         float* row = (float*)(((size_t)(arrived + OPEN_TILES) + 15) & ~(size_t)15);
-        quantize_row<WARPS>(from, own_inputs, row, segments * GROUPS, inputs, input_steps);
+        quantize_row<WARPS>(from, own_inputs, row, (float*)partial, segments * GROUPS, inputs, input_steps);
     } else {
         for (int i = threadIdx.x; i < segments * GROUPS * rows * 8; i += WARPS * 32) inputs[i] = x[i];
         for (int i = threadIdx.x; i < segments * GROUPS * rows; i += WARPS * 32)

@@ -11,6 +11,9 @@ use crate::{
 
 /// Elements of a task.
 const TASK_ELEMENTS: usize = 1024;
+/// Elements whose squares are added up by themselves, before the sums of all blocks are: blocks do not wait for each
+/// other, on a GPU each has threads of its own (cuda/math.cuh).
+const BLOCK: usize = 256;
 
 /// `out = x / sqrt(mean(x²) + eps) * weight` per row of `weight.len()` values, in float32, rounded
 /// once.
@@ -82,7 +85,7 @@ impl<T: Scalar, W: Scalar> WithSimd for NormRows<'_, T, W> {
     fn run(self) {
         let row = self.weight.len();
         for (i, (x, out)) in self.x.chunks_exact(row).zip(self.out.chunks_exact_mut(row)).enumerate() {
-            let scale = inverse_rms(x, self.eps);
+            let scale = row_factor(x, self.eps);
             for (chunk, out) in out.chunks_mut(LANES).enumerate() {
                 let mut lanes = load_scalar(x, chunk);
                 let weight = load_scalar(self.weight, chunk);
@@ -108,7 +111,7 @@ impl WithSimd for NormInPlace<'_> {
     #[inline(always)]
     fn run(self) {
         for run in self.x.chunks_exact_mut(self.weight.len()) {
-            let scale = inverse_rms(run, self.eps);
+            let scale = row_factor(run, self.eps);
             for (x, weight) in run.iter_mut().zip(self.weight) {
                 *x = *x * scale * weight;
             }
@@ -118,13 +121,17 @@ impl WithSimd for NormInPlace<'_> {
 
 /// The factor that normalises a row.
 #[inline(always)]
-fn inverse_rms<T: Scalar>(row: &[T], eps: f32) -> f32 {
-    let mut squares = [0.0; LANES];
-    for chunk in 0..row.len().div_ceil(LANES) {
-        let lanes = load_scalar(row, chunk);
-        fma(&mut squares, &lanes, &lanes);
+fn row_factor<T: Scalar>(row: &[T], eps: f32) -> f32 {
+    let mut sum = 0.0;
+    for block in row.chunks(BLOCK) {
+        let mut squares = [0.0; LANES];
+        for chunk in 0..block.len().div_ceil(LANES) {
+            let lanes = load_scalar(block, chunk);
+            fma(&mut squares, &lanes, &lanes);
+        }
+        sum += reduce(&squares);
     }
-    1.0 / (reduce(&squares) / row.len() as f32 + eps).sqrt()
+    1.0 / (sum / row.len() as f32 + eps).sqrt()
 }
 
 #[inline(always)]

@@ -24,6 +24,8 @@ pub(crate) struct DeviceAttention {
 
 /// Sequences of a launch.
 const ROWS: usize = 64;
+/// Warps of a block of the kernel `heads`, each with a head.
+const HEAD_WARPS: usize = 8;
 /// Queries of a key head that a block of keys is given to a block of threads for.
 const FEW: i32 = 16;
 /// The largest angle that the kernels' sines are accurate for.
@@ -177,8 +179,8 @@ fn rotate_and_append(
         return out;
     }
     let arguments = Arguments::new().with(spans).with(sizes).with(arrays);
-    let grid = [(end - first) as usize, (heads + 2 * kv_heads) as usize, 1];
-    launch("heads", grid, *dim as u32, 0, arguments);
+    let grid = [(end - first) as usize, ((heads + 2 * kv_heads) as usize).div_ceil(HEAD_WARPS), 1];
+    launch("heads", grid, HEAD_WARPS as u32 * 32, 0, arguments);
     out
 }
 
