@@ -154,7 +154,9 @@ pub(super) fn loads(soak: &Soak, mut random: Random) {
 fn load(soak: &Soak, model: &str) {
     let start = Instant::now();
     let reply = ask(soak, "/v1/models/load", json!({ "model": model }).to_string().as_bytes());
-    soak.loads.lock().unwrap().push((start, Instant::now()));
+    if status(&reply) == "200" {
+        soak.loads.lock().unwrap().push((start, Instant::now()));
+    }
     soak.count(if model == "merlin" { "loads" } else { "loads what is no model" }, status(&reply));
 }
 

@@ -47,7 +47,7 @@ const REST: Duration = Duration::from_secs(12);
 pub(crate) struct Soak {
     pub server: ServerProcess,
     pub stop: AtomicBool,
-    /// Start and end of each load request.
+    /// Start and end of each load that succeeded.
     pub loads: Mutex<Vec<(Instant, Instant)>>,
     /// Number of requests by kind and outcome.
     pub outcomes: Mutex<BTreeMap<String, usize>>,

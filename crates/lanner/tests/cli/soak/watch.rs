@@ -118,19 +118,18 @@ impl Gaps {
     }
 
     /// Gaps longer than `limit`; longer than `busy` during a load and shortly after it, while two
-    /// models share the processors.
-    pub(super) fn over(
-        &self,
-        limit: Duration,
-        busy: Duration,
-        loads: &[(Instant, Instant)],
-    ) -> Vec<Duration> {
+    /// models share the processors. Each with its time after the first one.
+    pub(super) fn over(&self, limit: Duration, busy: Duration, loads: &[(Instant, Instant)]) -> Vec<String> {
         let settle = Duration::from_secs(5);
         let during =
             |from: Instant, to: Instant| loads.iter().any(|load| load.0 < to && from < load.1 + settle);
-        let limit = |(from, to): &(Instant, Instant)| if during(*from, *to) { busy } else { limit };
-        let late = self.0.iter().zip(&self.1).filter(|(gap, length)| **length > limit(gap));
-        late.map(|(_, length)| *length).collect()
+        let late = self.0.iter().zip(&self.1).filter_map(|(&(from, to), length)| {
+            let is_busy = during(from, to);
+            let at = from - self.0[0].0;
+            let load = if is_busy { " during a load" } else { "" };
+            (*length > if is_busy { busy } else { limit }).then(|| format!("{length:.2?} at {at:.1?}{load}"))
+        });
+        late.collect()
     }
 
     pub(super) fn describe(&self) -> String {
