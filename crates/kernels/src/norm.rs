@@ -11,8 +11,8 @@ use crate::{
 
 /// Elements of a task.
 const TASK_ELEMENTS: usize = 1024;
-/// Elements whose squares are added up by themselves, before the sums of all blocks are: blocks do not wait for each
-/// other, on a GPU each has threads of its own (cuda/math.cuh).
+/// Elements whose squares are added up by themselves, before the sums of all blocks are: blocks do
+/// not wait for each other, and on a GPU each has threads of its own (cuda/math.cuh).
 const BLOCK: usize = 256;
 
 /// `out = x / sqrt(mean(x²) + eps) * weight` per row of `weight.len()` values, in float32, rounded
