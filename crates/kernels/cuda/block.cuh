@@ -16,6 +16,7 @@ struct Team {
     __device__ __forceinline__ void sync() const { sync_threads(1 + index(), SIZE); }
 };
 
+// A warp of any CTA.
 struct Warp {
     static constexpr int SIZE = 32;
     __device__ __forceinline__ int thread() const { return threadIdx.x & 31; }

@@ -12,6 +12,9 @@ struct InputRow {
     // A norm is over each `dim` inputs: all of them, or a multiple of GROUP. 0: no norm.
     int dim;
     float eps;
+
+    // Whether a norm is over a part of the row.
+    __device__ __forceinline__ bool has_parts() const { return dim && dim < inputs; }
 };
 
 // A thread's inputs of a row, 8 neighbours: the input's weight in the norm, and its gate.
@@ -43,7 +46,7 @@ struct OwnInputs {
 // norms of a row's parts are made by half a warp each and go where the steps of their groups will be.
 template <int WARPS>
 __device__ __forceinline__ float norm_factors(const InputRow& from, const float* row, float* sums, float2* steps) {
-    if (from.dim == from.inputs) return cta_row_factor<WARPS>(row, from.dim, from.eps, sums);
+    if (!from.has_parts()) return cta_row_factor<WARPS>(row, from.dim, from.eps, sums);
     __syncthreads();
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int norms = from.inputs / from.dim, each = from.dim / GROUP;
@@ -64,7 +67,6 @@ template <int WARPS>
 __device__ __forceinline__ void quantize_row(const InputRow& from, OwnInputs& own, float* row, float* sums,
                                              int groups, uint4* inputs, float2* input_steps) {
     constexpr int THREADS = WARPS * 32;
-    const bool has_parts = from.dim && from.dim < from.inputs;
     float factor = 1.0f;
     if (from.dim) {
         if (threadIdx.x * 8 < from.inputs) store_8(row + threadIdx.x * 8, own.values);
@@ -78,7 +80,7 @@ __device__ __forceinline__ void quantize_row(const InputRow& from, OwnInputs& ow
     // A group is 8 threads'.
     for (int at = threadIdx.x; at < groups * 8; at += THREADS) {
         const int group = at / 8;
-        own.finish(from, at * 8, has_parts ? input_steps[group].x : factor);
+        own.finish(from, at * 8, from.has_parts() ? input_steps[group].x : factor);
         const QuantizedEight eight = quantize_eight(own.values);
         // All lanes have read the factor.
         __syncwarp();

@@ -86,7 +86,6 @@ __device__ __noinline__ void quantize_row(const InputRow& from, ProductScratch s
     if (from.gate) copy_numbers(gates, from.gate, inputs);
     commit_copies();
     wait_for_copies<0>();
-    const bool has_parts = dim && dim < inputs;
     float whole = 1.0f;
     if (dim) {
         // Sums of tiles come later.
@@ -104,7 +103,7 @@ __device__ __noinline__ void quantize_row(const InputRow& from, ProductScratch s
         if (i < inputs) {
             load_8(value, row + i);
             if (dim) {
-                const float factor = has_parts ? scratch.steps[at / 8].x : whole;
+                const float factor = from.has_parts() ? scratch.steps[at / 8].x : whole;
                 float weight[8];
                 load_8(weight, weights + (dim == inputs ? i : i % dim));
 #pragma unroll
