@@ -156,16 +156,16 @@ fn check_rest(server: &mut ServerProcess, before: Option<[usize; 2]>) {
         let rests = before
             .zip(now)
             .is_none_or(|([threads, files], [now, open])| now <= threads + 2 && open <= files + STORE_FILES);
-        // Asked last: each request keeps an idle thread alive.
-        let is_idle = || {
+        let is_late = begun.elapsed() >= PATIENCE;
+        // Not asked before: each request keeps an idle thread alive.
+        if rests || is_late {
             let health = client::get(server.address, "/health").json();
             assert_eq!(health["status"], "ok");
-            health["running"] == 0
-        };
-        if rests && is_idle() {
-            return;
+            if rests && health["running"] == 0 {
+                return;
+            }
+            assert!(!is_late, "{health}; threads and files were {before:?} and are {now:?}");
         }
-        assert!(begun.elapsed() < PATIENCE, "threads and files were {before:?} and are {now:?}");
         thread::sleep(Duration::from_millis(200));
     }
 }

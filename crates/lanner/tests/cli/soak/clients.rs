@@ -154,10 +154,11 @@ pub(super) fn loads(soak: &Soak, mut random: Random) {
 fn load(soak: &Soak, model: &str) {
     let start = Instant::now();
     let reply = ask(soak, "/v1/models/load", json!({ "model": model }).to_string().as_bytes());
-    if status(&reply) == "200" {
+    let outcome = status(&reply);
+    if outcome == "200" {
         soak.loads.lock().unwrap().push((start, Instant::now()));
     }
-    soak.count(if model == "merlin" { "loads" } else { "loads what is no model" }, status(&reply));
+    soak.count(if model == "merlin" { "loads" } else { "loads what is no model" }, outcome);
 }
 
 /// Keeps up to 20 connections open that send nothing or half a request.
