@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Soak;
 use crate::support::{client, process::ServerProcess};
@@ -21,6 +21,8 @@ const TEMPLATE_THREADS: usize = 2;
 const ENGINE_THREADS: usize = 1;
 /// A sleep this much too long counts as a pause of the machine.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Tokens of each watched stream.
+const WATCHED: usize = 400;
 /// Time without data after which a stream counts as dead.
 const SILENCE: Duration = Duration::from_secs(120);
 
@@ -148,7 +150,7 @@ impl Gaps {
 /// Runs one stream after another without drafts and records the time between tokens.
 pub(super) fn canary(soak: &Soak) -> Gaps {
     let body = json!({
-        "prompt": "The owl hunts", "temperature": 0, "max_tokens": 400, "ignore_eos": true, "stream": true,
+        "prompt": "The owl hunts", "temperature": 0, "max_tokens": WATCHED, "ignore_eos": true, "stream": true,
         "priority": "interactive", "speculation": "off", "return_token_ids": true,
     });
     let body = body.to_string();
@@ -157,7 +159,7 @@ pub(super) fn canary(soak: &Soak) -> Gaps {
         let headers = "Content-Type: application/json\r\n";
         let stream = client::open(soak.server.address, "POST /v1/completions", headers, body.as_bytes());
         let _ = stream.set_read_timeout(Some(SILENCE));
-        let (mut last, mut ended) = (None, "wrong: cut off");
+        let (mut last, mut tokens, mut ended) = (None, 0, "wrong: cut off");
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             if line.starts_with("HTTP/1.1 503") || line.starts_with("HTTP/1.1 429") {
                 ended = "refused";
@@ -165,13 +167,19 @@ pub(super) fn canary(soak: &Soak) -> Gaps {
             }
             let Some(data) = line.strip_prefix("data: ") else { continue };
             if data == "[DONE]" {
-                ended = "whole";
+                ended = if tokens == WATCHED { "whole" } else { "wrong: tokens are missing" };
                 break;
             }
             if data.contains("\"error\"") {
                 ended = if data.contains("out_of_memory") { "no memory" } else { "wrong: an error" };
                 break;
             }
+            // The first event opens the answer, before the request is admitted.
+            let event: Value = serde_json::from_str(data).unwrap_or_default();
+            if event["choices"][0]["token_ids"].as_array().is_none_or(Vec::is_empty) {
+                continue;
+            }
+            tokens += 1;
             let now = Instant::now();
             gaps.extend(last.replace(now).map(|last| (last, now)));
             if !soak.runs() {
