@@ -1,4 +1,4 @@
-// Attention of few queries (attention.cuh) in two operations of a persistent kernel, with the same bits: scores of
+// Attention of a single token (attention.cuh) in two operations of a persistent kernel, with the same bits: scores of
 // some keys, then sums of some columns of a block's values, of which the last block to end merges all.
 #pragma once
 #include "attention.cuh"
@@ -8,8 +8,8 @@
 constexpr int QUAD = 4;
 // Columns of values that are summed together.
 constexpr int SLICE = 64;
-// Numbers of keys, and of values, in shared memory at once.
-constexpr int SCORE_NUMBERS = 16384;
+// Keys that a warp scores together: a lane for each key and query.
+constexpr int SCORE_KEYS = 32 / QUAD;
 
 struct TokenAttention {
     const float* q;
@@ -29,173 +29,249 @@ struct TokenAttention {
 
 template <int DIM>
 struct ScoreShared {
-    static constexpr int KEYS = SCORE_NUMBERS / DIM, PITCH = DIM + 4;
-    __align__(16) float keys[KEYS][PITCH];
-    __align__(16) float queries[QUAD][PITCH];
+    // No two of a warp's keys, and no two queries, start at the same bank. Warps that score.
+    static constexpr int PITCH = DIM + 4, WARPS = DIM == 256 ? 8 : 16;
+    // Quads of queries that are there at once.
+    static constexpr int QUADS = 2;
+    __align__(16) float queries[QUADS * QUAD][PITCH];
+    __align__(16) float keys[WARPS][SCORE_KEYS][PITCH];
 };
 
-template <int DIM>
-struct ValueShared {
-    __align__(16) float values[KEY_BLOCK][SLICE];
-    __align__(16) float weights[QUAD][KEY_BLOCK];
-    // Of blocks in a merge.
-    float factors[KEY_BLOCK][QUAD];
-    float maxima[2][8][2];
+// Threads of a team that sums values, teams of a CTA, and keys whose values are there at once, for all teams.
+constexpr int VALUE_THREADS = 256, VALUE_TEAMS = 2, VALUE_ROOM = 256;
+
+// What a team has for itself.
+struct __align__(16) ValueTeam {
+    union {
+        float weights[QUAD][KEY_BLOCK];
+        // Of blocks in a merge, when the weights have been used.
+        float factors[KEY_BLOCK][QUAD];
+    };
+    float maxima[VALUE_THREADS / 32][QUAD];
     float largest[QUAD], totals[QUAD];
-    bool last;
+    u32 last;
 };
+
+struct ValueShared {
+    __align__(16) float values[VALUE_ROOM][SLICE];
+    ValueTeam teams[VALUE_TEAMS];
+};
+
+// a / b, which takes little time where b is 1, as it is in most cases.
+__device__ __forceinline__ int quotient(int a, int b) { return b == 1 ? a : a / b; }
 
 // An output after its gate, if there are gates.
 __device__ __forceinline__ float gated_output(const OutputGates& gates, float value, float gate) {
     return gates.gates ? value * sigmoid(gate) : value;
 }
 
-// The queries of quad `quad` of a key head, [QUAD][PITCH]; those that do not exist are zeros.
-template <int DIM, int THREADS>
-__device__ __forceinline__ void load_quad(ScoreShared<DIM>& shared, const TokenAttention& own, const AttentionRow& row,
-                                          int head, int quad) {
-    const int group = own.heads / own.kv_heads;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < QUAD * DIM; i += THREADS) {
-        const int query = quad * QUAD + i / DIM, token = query / group;
-        float value = 0;
-        if (token < row.tokens)
-            value = own.q[((size_t)(row.start + token) * own.heads + head * group + query % group) * DIM + i % DIM];
-        shared.queries[i / DIM][i % DIM] = value;
+// The part of a query that a thread brings, of quads `first` to `last` of all key heads; null: it does not exist.
+template <int DIM>
+struct QueryPart {
+    const float* from;
+    float* to;
+
+    __device__ __forceinline__ QueryPart(ScoreShared<DIM>& shared, const TokenAttention& own, const AttentionRow& row,
+                                         int first, int last) {
+        const int group = own.heads / own.kv_heads;
+        const int thread = thread_index(), of_quads = thread / (DIM / 4), four = thread % (DIM / 4) * 4;
+        const int quad = first + of_quads / QUAD, head = quotient(quad, own.quads);
+        const int query = (quad - head * own.quads) * QUAD + of_quads % QUAD;
+        from = own.q + ((size_t)row.start * own.heads + head * group + query) * DIM + four;
+        to = quad <= last ? &shared.queries[of_quads][four] : nullptr;
+        if (query >= group) from = nullptr;
     }
+
+    // Zeros where there is no query.
+    __device__ __forceinline__ void fetch() const {
+        if (!to) return;
+        if (from) {
+            copy_16(shared_address(to), from);
+        } else {
+            *(float4*)to = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+    }
+};
+
+// Neighbouring numbers of a query and a key.
+struct ScoreNumbers {
+    static constexpr int COUNT = 8;
+    float4 query[COUNT / 4], key[COUNT / 4];
+
+    __device__ __forceinline__ void load(const float* from_query, const float* from_key) {
+#pragma unroll
+        for (int i = 0; i < COUNT / 4; i++) {
+            query[i] = *(const float4*)(from_query + i * 4);
+            key[i] = *(const float4*)(from_key + i * 4);
+        }
+    }
+
+    __device__ __forceinline__ void add_to(float& score) const {
+#pragma unroll
+        for (int i = 0; i < COUNT / 4; i++) {
+            score = __fmaf_rn(query[i].x, key[i].x, score);
+            score = __fmaf_rn(query[i].y, key[i].y, score);
+            score = __fmaf_rn(query[i].z, key[i].z, score);
+            score = __fmaf_rn(query[i].w, key[i].w, score);
+        }
+    }
+};
+
+// The product of a query and a key. Some numbers are loaded while others are multiplied.
+template <int DIM>
+__device__ __forceinline__ float dot(const float* query, const float* key) {
+    constexpr int COUNT = ScoreNumbers::COUNT;
+    ScoreNumbers now, next;
+    float score = 0;
+    now.load(query, key);
+#pragma unroll 1
+    for (int i = 0; i < DIM; i += 2 * COUNT) {
+        next.load(query + i + COUNT, key + i + COUNT);
+        now.add_to(score);
+        // The last round loads its own numbers again.
+        const int after = i + 2 * COUNT < DIM ? i + 2 * COUNT : i;
+        now.load(query + after, key + after);
+        next.add_to(score);
+    }
+    return score;
 }
 
-// Scores of KEYS keys and a quad, item after item. The first item's keys of earlier tokens are brought before
-// `wait`, which returns once the previous operation is done.
+// Scores: each warp takes one job after another, SCORE_KEYS keys and a quad. CTAs have neighbouring jobs, so each
+// has few quads. Keys of earlier tokens are brought before `wait`, which returns once the previous operation is
+// done.
 template <int DIM, int THREADS, class Wait>
 __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const TokenAttention& own,
                                                  const AttentionRow& row, const Wait& wait) {
-    constexpr int KEYS = ScoreShared<DIM>::KEYS;
-    const int chunks = own.blocks * (KEY_BLOCK / KEYS);
-    const int items = own.kv_heads * own.quads * chunks;
+    constexpr int WARPS = ScoreShared<DIM>::WARPS, QUADS = ScoreShared<DIM>::QUADS;
+    const int warp = thread_index() / 32, lane = thread_index() & 31;
+    const int chunks = (row.length + SCORE_KEYS - 1) / SCORE_KEYS;
+    const int jobs = own.kv_heads * own.quads * chunks, cta = blockIdx.x, grid = gridDim.x;
+    int first = cta * (jobs / grid) + min(cta, jobs % grid);
+    const int last = first + jobs / grid + (cta < jobs % grid);
+    // Keys `from` up to `to` of a job, which is number `chunk` of its quad.
+    auto fetch = [&](int quad, int chunk, int from, int to) {
+        const float* keys = row.keys + ((size_t)quotient(quad, own.quads) * row.capacity + chunk * SCORE_KEYS) * DIM;
+#pragma unroll 4
+        for (int i = from * (DIM / 4) + lane; i < to * (DIM / 4); i += 32)
+            copy_16(shared_address(&shared.keys[warp][i / (DIM / 4)][i % (DIM / 4) * 4]), keys + (size_t)i * 4);
+    };
+    auto count_of = [&](int chunk) { return min(row.length - chunk * SCORE_KEYS, SCORE_KEYS); };
     bool waited = false;
 #pragma unroll 1
-    for (int item = blockIdx.x; item < items || !waited; item += gridDim.x) {
-        const bool has = item < items;
-        const int chunk = item % chunks, at = item / chunks, quad = at % own.quads, head = at / own.quads;
-        const int first = chunk * KEYS, count = has ? min(KEYS, row.length - first) : 0;
-        const float* keys = row.keys + ((size_t)head * row.capacity + first) * DIM;
-        auto fetch = [&](int from, int to) {
-#pragma unroll 2
-            for (int i = from * (DIM / 4) + threadIdx.x; i < to * (DIM / 4); i += THREADS) {
-                const int key = i / (DIM / 4), four = i % (DIM / 4) * 4;
-                copy_16(shared_address(&shared.keys[key][four]), keys + (size_t)key * DIM + four);
-            }
-            commit_copies();
-        };
-        int fetched = 0;
+    while (first < last || !waited) {
+        // The first quad, and the end of those that are there at once.
+        const int quad = first / chunks, end = min(last, (quad + QUADS) * chunks);
+        int job = first + warp;
+        const bool has = warp < WARPS && job < end;
+        int at = job / chunks, chunk = job - at * chunks;
+        const QueryPart<DIM> part(shared, own, row, quad, first < end ? (end - 1) / chunks : -1);
+        // The token's own key is not there before `wait`.
+        const int count = count_of(chunk), earlier = waited || chunk + 1 < chunks ? count : count - 1;
+        if (has) fetch(at, chunk, 0, earlier);
         if (!waited) {
-            fetched = min(count, row.length - row.tokens - first);
-            fetched = fetched < 0 ? 0 : fetched;
-            fetch(0, fetched);
             wait();
             waited = true;
+            if (first >= last) break;
+            if (has) fetch(at, chunk, earlier, count);
         }
-        if (!has) break;
-        if (count <= 0) continue;
-        fetch(fetched, count);
-        load_quad<DIM, THREADS>(shared, own, row, head, quad);
+        part.fetch();
+        commit_copies();
         wait_for_copies<0>();
         __syncthreads();
-        float* scores = own.scores + ((size_t)at * own.blocks * KEY_BLOCK + first) * QUAD;
-#pragma unroll 1
-        for (int pair = threadIdx.x; pair < count * QUAD; pair += THREADS) {
-            const float* key = shared.keys[pair / QUAD];
-            const float* query = shared.queries[pair % QUAD];
-            float score = 0;
-#pragma unroll 8
-            for (int i = 0; i < DIM; i += 4) {
-                const float4 x = *(const float4*)(query + i), k = *(const float4*)(key + i);
-                score = __fmaf_rn(x.x, k.x, score);
-                score = __fmaf_rn(x.y, k.y, score);
-                score = __fmaf_rn(x.z, k.z, score);
-                score = __fmaf_rn(x.w, k.w, score);
-            }
-            scores[pair] = score * own.scale;
+        while (has) {
+            const float* query = shared.queries[(at - quad) * QUAD + lane % QUAD];
+            const float score = dot<DIM>(query, shared.keys[warp][lane / QUAD]);
+            if (lane / QUAD < count_of(chunk))
+                own.scores[((size_t)at * own.blocks * KEY_BLOCK + chunk * SCORE_KEYS) * QUAD + lane] = score * own.scale;
+            job += WARPS;
+            if (job >= end) break;
+            at = job / chunks, chunk = job - at * chunks;
+            __syncwarp();
+            fetch(at, chunk, 0, count_of(chunk));
+            commit_copies();
+            wait_for_copies<0>();
+            __syncwarp();
         }
         __syncthreads();
+        first = end;
     }
 }
 
-// Numerators of a block's keys and a quad, their largest scores and sums, by 512 threads.
-template <int DIM>
-__device__ __forceinline__ void block_weights(ValueShared<DIM>& shared, const AttentionRow& row, const float* scores,
-                                              int quad, int group, int base, int count) {
-    const int thread = threadIdx.x, lane = thread & 31, key = thread % KEY_BLOCK, half = thread / KEY_BLOCK;
-    const float2 two = *(const float2*)(scores + key * QUAD + half * 2);
-    float score[2] = {two.x, two.y};
+// Numerators of a block's first `count` keys and `queries` of a quad, and their largest scores, by a team: a thread
+// for each key.
+template <class Block>
+__device__ __forceinline__ void block_weights(const Block& team, ValueTeam& shared, const float* scores, int queries,
+                                              int count) {
+    const int key = team.thread(), lane = key & 31;
+    const float4 four = *(const float4*)(scores + key * QUAD);
+    float score[QUAD] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int end = visible_keys(row, quad * QUAD + half * 2 + i, group, base);
-        score[i] = key < min(end, count) ? score[i] : -INFINITY;
+    for (int i = 0; i < QUAD; i++) {
+        score[i] = key < count && i < queries ? score[i] : -INFINITY;
         float most = score[i];
 #pragma unroll
         for (int distance = 16; distance; distance /= 2) {
             const float other = __shfl_xor_sync(0xffffffffu, most, distance);
             most = other > most ? other : most;
         }
-        if (lane == 0) shared.maxima[half][key / 32][i] = most;
+        if (lane == 0) shared.maxima[key / 32][i] = most;
     }
-    __syncthreads();
+    team.sync();
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float most = shared.maxima[half][0][i];
+    for (int i = 0; i < QUAD; i++) {
+        float most = shared.maxima[0][i];
 #pragma unroll
-        for (int w = 1; w < 8; w++) {
-            const float other = shared.maxima[half][w][i];
+        for (int w = 1; w < VALUE_THREADS / 32; w++) {
+            const float other = shared.maxima[w][i];
             most = other > most ? other : most;
         }
-        shared.weights[half * 2 + i][key] = score[i] == -INFINITY ? 0.0f : exact_exp(score[i] - most);
-        if (key == 0) shared.largest[half * 2 + i] = most;
-    }
-    __syncthreads();
-    // Half a warp for each query: every 16th key, then a tree. By warps that add up no values.
-    if (thread >= KEY_BLOCK && thread < KEY_BLOCK + 16 * QUAD) {
-        const int query = (thread - KEY_BLOCK) / 16;
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < KEY_BLOCK; i += 16) sum = sum + shared.weights[query][i + (lane & 15)];
-#pragma unroll
-        for (int distance = 8; distance; distance /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, distance);
-        if ((lane & 15) == 0) shared.totals[query] = sum;
+        shared.weights[i][key] = score[i] == -INFINITY ? 0.0f : exact_exp(score[i] - most);
+        if (key == 0) shared.largest[i] = most;
     }
 }
 
-// Merges a row's blocks of partial sums and writes the quotients, by threads (column, query) with their gates.
-template <int DIM>
-__device__ __forceinline__ void merge_slices(ValueShared<DIM>& shared, const TokenAttention& own, int seen, int seen_by_own,
-                                             const float* partials, size_t to, float gate) {
-    constexpr int TOGETHER = KEY_BLOCK / 2, PARTIAL = SLICE + 2;
-    const int thread = threadIdx.x, column = thread % SLICE, query = thread / SLICE;
-    float most = -INFINITY, total = 0, sum = 0;
-#pragma unroll 1
-    for (int start = 0; start < own.blocks; start += TOGETHER) {
-        const int end = min(own.blocks, start + TOGETHER);
-        if (thread < QUAD) {
-            const float* parts = partials + ((size_t)start * QUAD + thread) * PARTIAL + SLICE;
-            merge_totals(most, total, shared.factors, thread, parts, (size_t)QUAD * PARTIAL, start, min(end, seen_by_own));
-            shared.totals[thread] = total;
-        }
-        __syncthreads();
-#pragma unroll 4
-        for (int b = start; b < min(end, seen); b++) {
-            const float part = partials[((size_t)b * QUAD + query) * PARTIAL + column];
-            sum = __fmaf_rn(shared.factors[2 * (b - start)][query], sum,
-                            part * shared.factors[2 * (b - start) + 1][query]);
-        }
-        __syncthreads();
+// Sums of a quad's numerators: half a warp for each query adds every 16th key, then a tree. By two warps.
+__device__ __forceinline__ void add_weights(ValueTeam& shared, int thread) {
+    const int query = thread / 16, lane = thread & 15;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < KEY_BLOCK; i += 16) sum = sum + shared.weights[query][i + lane];
+#pragma unroll
+    for (int distance = 8; distance; distance /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, distance);
+    if (lane == 0) shared.totals[query] = sum;
+}
+
+// Factors of the next 32 blocks of a query in a merge, in the order of merge_totals, by a warp: maxima do not depend
+// on their order, so only the total is added block after block.
+__device__ __forceinline__ void merge_factors(ValueTeam& shared, const float* parts, int query, int start, int blocks,
+                                              float& most, float& total) {
+    const int lane = thread_index() & 31;
+    const bool has = start + lane < blocks;
+    const float* own = parts + ((size_t)(start + lane) * QUAD + query) * (SLICE + 2) + SLICE;
+    const float largest = has ? own[0] : -INFINITY, part = has ? own[1] : 0.0f;
+    float next = largest > most ? largest : most;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const float other = __shfl_sync(0xffffffffu, next, lane < distance ? lane : lane - distance);
+        next = other > next ? other : next;
     }
-    if (seen) own.out[to] = gated_output(own.gates, sum / shared.totals[query], gate);
+    float previous = __shfl_sync(0xffffffffu, next, lane ? lane - 1 : 0);
+    if (lane == 0) previous = most;
+    const float before = exact_exp(previous - next), now = exact_exp(largest - next);
+    if (has) shared.factors[2 * lane][query] = before, shared.factors[2 * lane + 1][query] = now;
+    const float own_part = now * part;
+#pragma unroll 4
+    for (int b = 0; b < min(32, blocks - start); b++) {
+        const float factor = __shfl_sync(0xffffffffu, before, b), more = __shfl_sync(0xffffffffu, own_part, b);
+        total = __fmaf_rn(factor, total, more);
+    }
+    most = __shfl_sync(0xffffffffu, next, 31);
+    if (lane == 0) shared.totals[query] = total;
 }
 
 // Values of some neighbouring keys, of a column, and their weights for two queries.
 struct WeightedValues {
-    static constexpr int KEYS = 8;
+    static constexpr int KEYS = 4;
     float values[KEYS];
     float4 weights[2][KEYS / 4];
 
@@ -224,17 +300,14 @@ struct WeightedValues {
     }
 };
 
-// Threads that add up values: each has a column and two queries.
+// Threads of a team that add up values: each has a column and two queries.
 constexpr int SUM_THREADS = SLICE * QUAD / 2;
 
-// Adds the values of keys `from`, a multiple of 4, up to `to`, in their order. Those of eight keys are loaded while
-// eight others are added.
-template <int DIM>
-__device__ __forceinline__ void sum_values(const ValueShared<DIM>& shared, float (&sums)[2], int from, int to) {
+// Adds the values of `count` keys, of a column, in their order. Those of eight keys are loaded while eight others are
+// added.
+__device__ __forceinline__ void sum_values(const float* values, const float* weights, float (&sums)[2], int count) {
     constexpr int KEYS = WeightedValues::KEYS;
-    const float* values = &shared.values[from][threadIdx.x % SLICE];
-    const float* weights = &shared.weights[threadIdx.x / SLICE * 2][from];
-    const int count = to - from, whole = count & ~(2 * KEYS - 1);
+    const int whole = count & ~(2 * KEYS - 1);
     if (whole) {
         WeightedValues now, next;
         now.load(values, weights);
@@ -255,77 +328,182 @@ __device__ __forceinline__ void sum_values(const ValueShared<DIM>& shared, float
     }
 }
 
-// Sums of SLICE columns of the values of a block of keys for a quad, item after item, by 512 threads. What the
-// operation before the previous one wrote is there before `wait`: values and gates.
-template <int DIM, int THREADS, class Wait>
-__device__ __forceinline__ void attention_values(ValueShared<DIM>& shared, const TokenAttention& own,
-                                                 const AttentionRow& row, const Wait& wait) {
-    constexpr int SLICES = DIM / SLICE, STAGES = 4, STAGE = KEY_BLOCK / STAGES, PARTIAL = SLICE + 2;
-    const int group = own.heads / own.kv_heads, thread = threadIdx.x;
-    const int items = own.kv_heads * own.quads * SLICES * own.blocks;
-    bool waited = false;
+// A block of keys, a quad and a slice: what a team sums up at a time.
+template <int DIM>
+struct ValueItem {
+    static constexpr int SLICES = DIM / SLICE;
+    // `quad` is one of all key heads'; `queries` of it exist.
+    int block, slice, quad, head, queries, count;
+
+    __device__ __forceinline__ ValueItem(const TokenAttention& own, const AttentionRow& row, int item) {
+        slice = item % SLICES, item /= SLICES;
+        quad = item / own.blocks, block = item - quad * own.blocks;
+        head = quotient(quad, own.quads);
+        queries = min(QUAD, own.heads / own.kv_heads - (quad - head * own.quads) * QUAD);
+        count = min(KEY_BLOCK, row.length - block * KEY_BLOCK);
+    }
+
+    // The number of its slice among those of all quads.
+    __device__ __forceinline__ int of_slices() const { return quad * SLICES + slice; }
+    // The block's values, of the slice.
+    __device__ __forceinline__ const float* values(const AttentionRow& row) const {
+        return row.values + ((size_t)head * row.capacity + block * KEY_BLOCK) * DIM + slice * SLICE;
+    }
+};
+
+// The output of a thread that has a column and a query.
+struct ValueOutput {
+    bool exists;
+    int column;
+    // Its head among those of all tokens.
+    size_t head;
+
+    template <int DIM>
+    __device__ __forceinline__ ValueOutput(const TokenAttention& own, const AttentionRow& row, const ValueItem<DIM>& item, int thread) {
+        const int group = own.heads / own.kv_heads, query = thread / SLICE;
+        exists = query < item.queries, column = item.slice * SLICE + thread % SLICE;
+        head = (size_t)row.start * own.heads + item.head * group + (item.quad - item.head * own.quads) * QUAD + query;
+    }
+
+    __device__ __forceinline__ float gate(const TokenAttention& own) const {
+        return own.gates.gates && exists ? own.gates.gates[head * own.gates.stride + column] : 0.0f;
+    }
+};
+
+// Merges all blocks of an item's quad and slice, and writes the quotients, by a team: threads have a column and a
+// query. Not inlined, as it would take registers from the sums.
+template <int DIM>
+__device__ __forceinline__ void merge_slices(ValueTeam* own_team, const TokenAttention* attention, const AttentionRow* own_row,
+                                          int at) {
+    constexpr int TOGETHER = 32, AHEAD = 8, PARTIAL = SLICE + 2;
+    const Team<VALUE_THREADS> team;
+    ValueTeam& shared = *in_shared(own_team);
+    const TokenAttention& own = *in_shared(attention);
+    const AttentionRow& row = *in_shared(own_row);
+    const int thread = team.thread(), column = thread % SLICE, query = thread / SLICE, warp = thread / 32;
+    const ValueItem<DIM> item(own, row, at);
+    const ValueOutput output(own, row, item, thread);
+    const float gate = output.gate(own);
+    const float* partials = own.partials + (size_t)item.of_slices() * own.blocks * QUAD * PARTIAL;
+    const float* parts_of_thread = partials + query * PARTIAL + column;
+    float most = -INFINITY, total = 0, sum = 0;
 #pragma unroll 1
-    for (int item = blockIdx.x; item < items || !waited; item += gridDim.x) {
-        const bool has = item < items;
-        const int block = item % own.blocks, of_slice = item / own.blocks, slice = of_slice % SLICES;
-        const int at = of_slice / SLICES, quad = at % own.quads, head = at / own.quads;
-        const int base = block * KEY_BLOCK, count = has ? min(KEY_BLOCK, row.length - base) : 0;
-        // The thread's output: a column and a query.
-        const int query = quad * QUAD + thread / SLICE % QUAD, column = slice * SLICE + thread % SLICE;
-        const size_t output = (size_t)(row.start + query / group) * own.heads + head * group + query % group;
-        const int visible = visible_keys(row, query, group, 0);
-        float gate = 0;
-        if (has) {
-            const float* values = row.values + ((size_t)head * row.capacity + base) * DIM + slice * SLICE;
-            const int first = thread / (SLICE / 4), four = thread % (SLICE / 4) * 4;
-            constexpr int ROWS = THREADS / (SLICE / 4);
+    for (int start = 0; start < own.blocks; start += TOGETHER) {
 #pragma unroll 1
-            for (int stage = 0; stage < STAGES; stage++) {
+        for (int some = 0; some < TOGETHER; some += AHEAD) {
+            const int count = own.blocks - start - some;
+            float parts[AHEAD];
 #pragma unroll
-                for (int i = 0; i < STAGE / ROWS; i++) {
-                    const int key = stage * STAGE + i * ROWS + first;
-                    if (key < count) copy_16(shared_address(&shared.values[key][four]), values + (size_t)key * DIM + four);
-                }
-                commit_copies();
+            for (int i = 0; i < AHEAD; i++)
+                if (i < count) parts[i] = parts_of_thread[(size_t)(start + some + i) * QUAD * PARTIAL];
+            if (some == 0) {
+                if (warp < QUAD) merge_factors(shared, partials, warp, start, own.blocks, most, total);
+                team.sync();
             }
-            if (own.gates.gates && visible > 0 && thread < SLICE * QUAD) gate = own.gates.gates[output * own.gates.stride + column];
+            const float* factors = &shared.factors[2 * some][query];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                if (i < count) sum = __fmaf_rn(factors[2 * i * QUAD], sum, parts[i] * factors[(2 * i + 1) * QUAD]);
         }
-        if (!waited) wait();
-        waited = true;
-        if (!has) break;
-        const float* scores = own.scores + ((size_t)at * own.blocks * KEY_BLOCK + base) * QUAD;
-        block_weights<DIM>(shared, row, scores, quad, group, base, count);
+        team.sync();
+    }
+    if (output.exists) own.out[output.head * DIM + output.column] = gated_output(own.gates, sum / shared.totals[query], gate);
+    team.sync();
+}
+
+// The values of a team's items, a stage of keys after another, two of them at a time.
+template <int DIM>
+struct ValueStages {
+    float* room;
+    // Keys of a stage; the values of the next one, and keys of its item from there on.
+    int keys;
+    const float* values;
+    int left;
+
+    __device__ __forceinline__ float* stage(int place) const { return room + place * keys * SLICE; }
+
+    // Goes on with item `next`, if there is one.
+    __device__ __forceinline__ void start(const TokenAttention& own, const AttentionRow& row, int next, int items) {
+        left = 0;
+        if (next >= items) return;
+        const ValueItem<DIM> item(own, row, next);
+        left = item.count, values = item.values(row);
+    }
+
+    // Brings the next stage, if there is one.
+    __device__ __forceinline__ void fetch(int thread, int place) {
+        constexpr int FOURS = SLICE / 4;
+        float* to = stage(place);
+        const int count = min(keys, left) * FOURS;
+#pragma unroll 4
+        for (int i = thread; i < count; i += VALUE_THREADS)
+            copy_16(shared_address(to + i * 4), values + (size_t)(i / FOURS) * DIM + i % FOURS * 4);
+        values += (size_t)keys * DIM, left -= keys;
+        commit_copies();
+    }
+};
+
+// Sums of SLICE columns of the values of a block of keys for a quad, item after item, by teams. Values of the
+// next items are brought while those of one are added; the first ones before `wait`, as the operation before the
+// previous one wrote them.
+template <int DIM, int THREADS, class Wait>
+__device__ __forceinline__ void attention_values(ValueShared& all, const TokenAttention& own, const AttentionRow& row,
+                                                 const Wait& wait) {
+    constexpr int PARTIAL = SLICE + 2;
+    static_assert(THREADS == VALUE_THREADS * VALUE_TEAMS, "teams have all threads");
+    const Team<VALUE_THREADS> team;
+    const int thread = team.thread(), grid = gridDim.x;
+    const int items = own.kv_heads * own.quads * (DIM / SLICE) * own.blocks;
+    // One team has all the room if there are no more items than CTAs.
+    const int teams = items > grid ? VALUE_TEAMS : 1, keys = VALUE_ROOM / teams / 2, step = teams * grid;
+    const int first = team.index() < teams ? blockIdx.x + team.index() * grid : items;
+    ValueTeam& shared = all.teams[team.index()];
+    ValueStages<DIM> stages = {all.values[team.index() * 2 * keys % VALUE_ROOM], keys, nullptr, 0};
+    stages.start(own, row, first, items);
+    stages.fetch(thread, 0);
+    stages.fetch(thread, 1);
+    // Teams without an item.
+    if (first >= items) wait();
+    int place = 0;
+#pragma unroll 1
+    for (int at = first; at < items; at += step) {
+        const ValueItem<DIM> item(own, row, at);
+        const float* scores = own.scores + ((size_t)item.quad * own.blocks + item.block) * KEY_BLOCK * QUAD;
+        if (at == first) wait();
+        block_weights(team, shared, scores, item.queries, item.count);
         float sums[2] = {0, 0};
 #pragma unroll 1
-        for (int stage = 0; stage < STAGES; stage++) {
-            switch (stage) {
-                case 0: wait_for_copies<3>(); break;
-                case 1: wait_for_copies<2>(); break;
-                case 2: wait_for_copies<1>(); break;
-                default: wait_for_copies<0>();
-            }
-            __syncthreads();
-            const int from = stage * STAGE, to = min(count, from + STAGE);
-            if (thread < SUM_THREADS && from < to) sum_values(shared, sums, from, to);
+        for (int from = 0; from < KEY_BLOCK; from += keys) {
+            wait_for_copies<1>();
+            team.sync();
+            const int count = min(keys, item.count - from);
+            if (thread < SUM_THREADS && count > 0)
+                sum_values(stages.stage(place) + thread % SLICE, &shared.weights[thread / SLICE * 2][from], sums, count);
+            // By warps that add up no values.
+            if (from == 0 && thread >= VALUE_THREADS - 16 * QUAD) add_weights(shared, thread - (VALUE_THREADS - 16 * QUAD));
+            team.sync();
+            if (from + 2 * keys == KEY_BLOCK) stages.start(own, row, at + step, items);
+            stages.fetch(thread, place);
+            place ^= 1;
         }
-        float* all = own.partials + (size_t)of_slice * own.blocks * QUAD * PARTIAL;
-        float* part = all + (size_t)block * QUAD * PARTIAL;
-        const size_t to = output * DIM + column;
         if (own.blocks == 1) {
-            // Sums go to the threads of their outputs.
+            // Sums go to the threads of their outputs, where the weights were.
             if (thread < SUM_THREADS) {
 #pragma unroll
-                for (int i = 0; i < 2; i++) shared.values[thread / SLICE * 2 + i][thread % SLICE] = sums[i];
+                for (int i = 0; i < 2; i++) shared.weights[thread / SLICE * 2 + i][thread % SLICE] = sums[i];
             }
-            __syncthreads();
+            team.sync();
+            const ValueOutput output(own, row, item, thread);
             // A merge with nothing multiplies by 1 and adds zeros.
-            if (thread < SLICE * QUAD && visible > 0) {
-                const float sum = __fmaf_rn(0.0f, 0.0f, shared.values[thread / SLICE][thread % SLICE]);
-                own.out[to] = gated_output(own.gates, sum / shared.totals[thread / SLICE], gate);
+            if (output.exists) {
+                const float sum = __fmaf_rn(0.0f, 0.0f, shared.weights[thread / SLICE][thread % SLICE]);
+                own.out[output.head * DIM + output.column] = gated_output(own.gates, sum / shared.totals[thread / SLICE], output.gate(own));
             }
-            __syncthreads();
+            team.sync();
             continue;
         }
+        const int of_slice = item.of_slices();
+        float* part = own.partials + ((size_t)of_slice * own.blocks + item.block) * QUAD * PARTIAL;
         if (thread < SUM_THREADS) {
 #pragma unroll
             for (int i = 0; i < 2; i++) part[(thread / SLICE * 2 + i) * PARTIAL + thread % SLICE] = sums[i];
@@ -335,17 +513,14 @@ __device__ __forceinline__ void attention_values(ValueShared<DIM>& shared, const
             part[thread * PARTIAL + SLICE + 1] = shared.totals[thread];
         }
         __threadfence();
-        __syncthreads();
+        team.sync();
         if (thread == 0) {
             shared.last = atomicAdd(own.arrived + of_slice, 1) == (u32)own.blocks - 1;
             if (shared.last) own.arrived[of_slice] = 0;
         }
-        __syncthreads();
+        team.sync();
         if (!shared.last) continue;
         __threadfence();
-        const int seen = thread < SLICE * QUAD && visible > 0 ? (visible + KEY_BLOCK - 1) / KEY_BLOCK : 0;
-        const int of_thread = visible_keys(row, quad * QUAD + thread % QUAD, group, 0);
-        merge_slices<DIM>(shared, own, seen, (of_thread + KEY_BLOCK - 1) / KEY_BLOCK, all, to, gate);
-        __syncthreads();
+        merge_slices<DIM>(&shared, &own, &row, at);
     }
 }

@@ -3,7 +3,7 @@
 #include "common.cuh"
 
 struct Cta {
-    __device__ __forceinline__ int thread() const { return threadIdx.x; }
+    __device__ __forceinline__ int thread() const { return thread_index(); }
     __device__ __forceinline__ void sync() const { __syncthreads(); }
 };
 
@@ -11,14 +11,14 @@ struct Cta {
 template <int SIZE_>
 struct Team {
     static constexpr int SIZE = SIZE_;
-    __device__ __forceinline__ int index() const { return threadIdx.x / SIZE; }
-    __device__ __forceinline__ int thread() const { return threadIdx.x % SIZE; }
+    __device__ __forceinline__ int index() const { return thread_index() / SIZE; }
+    __device__ __forceinline__ int thread() const { return thread_index() % SIZE; }
     __device__ __forceinline__ void sync() const { sync_threads(1 + index(), SIZE); }
 };
 
 // A warp of any CTA.
 struct Warp {
     static constexpr int SIZE = 32;
-    __device__ __forceinline__ int thread() const { return threadIdx.x & 31; }
+    __device__ __forceinline__ int thread() const { return thread_index() & 31; }
     __device__ __forceinline__ void sync() const { __syncwarp(); }
 };

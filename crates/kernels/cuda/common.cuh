@@ -20,6 +20,22 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
     return (u32)__cvta_generic_to_shared(p);
 }
 
+// threadIdx.x, read anew: what a long kernel computes from it is computed where it is needed and takes no registers
+// elsewhere.
+__device__ __forceinline__ int thread_index() {
+    int index;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+    return index;
+}
+
+// A pointer that the compiler does not know to point to shared memory, which takes fewer registers and less time.
+template <class T>
+__device__ __forceinline__ T* in_shared(T* p) {
+    u32 address;
+    asm("{\n .reg .u64 whole;\n cvta.to.shared.u64 whole, %1;\n cvt.u32.u64 %0, whole;\n}" : "=r"(address) : "l"(p));
+    return (T*)__cvta_shared_to_generic(address);
+}
+
 __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }

@@ -48,7 +48,7 @@ template <int WARPS>
 __device__ __forceinline__ float norm_factors(const InputRow& from, const float* row, float* sums, float2* steps) {
     if (!from.has_parts()) return cta_row_factor<WARPS>(row, from.dim, from.eps, sums);
     __syncthreads();
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int lane = thread_index() & 31, warp = thread_index() >> 5;
     const int norms = from.inputs / from.dim, each = from.dim / GROUP;
 #pragma unroll 1
     for (int first = warp * 2; first < norms; first += WARPS * 2) {
@@ -69,8 +69,8 @@ __device__ __forceinline__ void quantize_row(const InputRow& from, OwnInputs& ow
     constexpr int THREADS = WARPS * 32;
     float factor = 1.0f;
     if (from.dim) {
-        if (threadIdx.x * 8 < from.inputs) store_8(row + threadIdx.x * 8, own.values);
-        for (int i = (threadIdx.x + THREADS) * 8; i < from.inputs; i += THREADS * 8) {
+        if (thread_index() * 8 < from.inputs) store_8(row + thread_index() * 8, own.values);
+        for (int i = (thread_index() + THREADS) * 8; i < from.inputs; i += THREADS * 8) {
             float other[8];
             load_8(other, from.x + i);
             store_8(row + i, other);
@@ -78,7 +78,7 @@ __device__ __forceinline__ void quantize_row(const InputRow& from, OwnInputs& ow
         factor = norm_factors<WARPS>(from, row, sums, input_steps);
     }
     // A group is 8 threads'.
-    for (int at = threadIdx.x; at < groups * 8; at += THREADS) {
+    for (int at = thread_index(); at < groups * 8; at += THREADS) {
         const int group = at / 8;
         own.finish(from, at * 8, from.has_parts() ? input_steps[group].x : factor);
         const QuantizedEight eight = quantize_eight(own.values);

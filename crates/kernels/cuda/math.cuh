@@ -113,7 +113,7 @@ constexpr int NORM_BLOCK = 256;
 // The squares of a block of `length` numbers, which may have none, added up by 16 neighbouring lanes: the sum
 // is in each of them. By whole warps.
 __device__ __forceinline__ float sum_of_squares(const float* block, int length) {
-    const int first = threadIdx.x & 15;
+    const int first = thread_index() & 15;
     float squares = 0;
     if (length >= NORM_BLOCK) {
         // All are loaded before the first is added.
@@ -146,14 +146,14 @@ __device__ __forceinline__ float row_factor(const float* row, int length, float 
 template <int WARPS>
 __device__ __forceinline__ float cta_row_factor(const float* row, int length, float eps, float* sums) {
     constexpr int HALVES = 2 * WARPS;
-    const int half = threadIdx.x >> 4, at = half * NORM_BLOCK;
+    const int half = thread_index() >> 4, at = half * NORM_BLOCK;
     float squares = 0;
 #pragma unroll 1
     for (int first = 0; first < length; first += HALVES * NORM_BLOCK) {
         // The row is complete, and sums of the round before have been read.
         __syncthreads();
         const float own = sum_of_squares(row + first + at, length - first - at);
-        if ((threadIdx.x & 15) == 0) sums[half] = own;
+        if ((thread_index() & 15) == 0) sums[half] = own;
         __syncthreads();
         // Those beyond the last block are zeros.
         const int blocks = min((length - first + NORM_BLOCK - 1) / NORM_BLOCK, HALVES);

@@ -19,7 +19,7 @@ struct DeltaShared {
 };
 
 template <int DIM>
-__device__ __noinline__ void delta_operation(unsigned char* scratch, ArgumentReader arguments,
+__device__ __forceinline__ void delta_operation(unsigned char* scratch, ArgumentReader arguments,
                                              PreviousOperation wait) {
     const DeltaSizes& sizes = arguments.take<DeltaSizes>();
     const float* x = arguments.take<const float*>();
@@ -30,9 +30,9 @@ __device__ __noinline__ void delta_operation(unsigned char* scratch, ArgumentRea
     const float* dt_bias = arguments.take<const float*>();
     float* out = arguments.take<float*>();
     const DeltaTokenRow& row = arguments.take<DeltaTokenRow>();
-    auto& shared = *(DeltaShared<DIM>*)scratch;
+    auto& shared = *in_shared((DeltaShared<DIM>*)scratch);
     constexpr int PARTS = DIM / DELTA_VALUES, OWN = DIM / 8;
-    const int thread = threadIdx.x, lane = thread & 7, keys = sizes.key_heads * DIM;
+    const int thread = thread_index(), lane = thread & 7, keys = sizes.key_heads * DIM;
     const int blocks = sizes.value_heads * PARTS, sharing = sizes.value_heads / sizes.key_heads;
     // A thread has a channel, and a number of every eighth of a row of the state.
     const bool has_channel = thread < 2 * DIM + DELTA_VALUES, has_row = thread < DELTA_VALUES * 8;
@@ -103,13 +103,13 @@ __device__ __noinline__ void delta_operation(unsigned char* scratch, ArgumentRea
     }
 }
 
-__device__ __noinline__ void heads_operation(unsigned char* scratch, ArgumentReader arguments,
+__device__ __forceinline__ void heads_operation(unsigned char* scratch, ArgumentReader arguments,
                                              PreviousOperation wait) {
     const HeadSizes& sizes = arguments.take<HeadSizes>();
     const HeadArrays& arrays = arguments.take<HeadArrays>();
     const HeadRow& row = arguments.take<HeadRow>();
     const Team<256> team;
-    auto& shared = ((HeadShared*)scratch)[team.index()];
+    auto& shared = in_shared((HeadShared*)scratch)[team.index()];
     const int heads = sizes.heads + 2 * sizes.kv_heads;
     wait();
     for (int i = blockIdx.x + team.index() * gridDim.x; i < heads; i += STEP_THREADS / 256 * gridDim.x) {
@@ -119,34 +119,34 @@ __device__ __noinline__ void heads_operation(unsigned char* scratch, ArgumentRea
 }
 
 template <int BITS>
-__device__ __noinline__ void embed_operation(ArgumentReader arguments, PreviousOperation wait) {
+__device__ __forceinline__ void embed_operation(ArgumentReader arguments, PreviousOperation wait) {
     const u8* weights = arguments.take<const u8*>();
     const u32* id = arguments.take<const u32*>();
     float* out = arguments.take<float*>();
     const int inputs = arguments.take<int>(), segments = arguments.take<int>();
     wait();
-    for (int i = blockIdx.x * STEP_THREADS + threadIdx.x; i < inputs; i += gridDim.x * STEP_THREADS)
+    for (int i = blockIdx.x * STEP_THREADS + thread_index(); i < inputs; i += gridDim.x * STEP_THREADS)
         out[i] = embedded<BITS>(weights, *id, i, segments);
 }
 
 // An RMS norm, by one CTA.
-__device__ __noinline__ void norm_operation(unsigned char* scratch, ArgumentReader arguments, PreviousOperation wait) {
+__device__ __forceinline__ void norm_operation(unsigned char* scratch, ArgumentReader arguments, PreviousOperation wait) {
     const float* x = arguments.take<const float*>();
     const float* weight = arguments.take<const float*>();
     float* out = arguments.take<float*>();
     const int length = arguments.take<int>();
     const float eps = arguments.take<float>();
-    float* sums = (float*)scratch;
+    float* sums = in_shared((float*)scratch);
     float* row = sums + 2 * STEP_WARPS;
     wait();
     if (blockIdx.x) return;
-    for (int i = threadIdx.x; i < length; i += STEP_THREADS) row[i] = x[i];
+    for (int i = thread_index(); i < length; i += STEP_THREADS) row[i] = x[i];
     const float factor = cta_row_factor<STEP_WARPS>(row, length, eps, sums);
-    for (int i = threadIdx.x; i < length; i += STEP_THREADS) out[i] = row[i] * factor * weight[i];
+    for (int i = thread_index(); i < length; i += STEP_THREADS) out[i] = row[i] * factor * weight[i];
 }
 
 // Of a row of logits, by the first 256 threads of each CTA.
-__device__ __noinline__ void sample_operation(unsigned char* scratch, ArgumentReader arguments, bool finish,
+__device__ __forceinline__ void sample_operation(unsigned char* scratch, ArgumentReader arguments, bool finish,
                                               PreviousOperation wait) {
     const Draw& draw = arguments.take<Draw>();
     const float* logits = arguments.take<const float*>();
@@ -156,9 +156,9 @@ __device__ __noinline__ void sample_operation(unsigned char* scratch, ArgumentRe
     u32* token = arguments.take<u32*>();
     float* fault = arguments.take<float*>();
     const int size = arguments.take<int>();
-    auto& shared = *(SampleShared*)scratch;
+    auto& shared = *in_shared((SampleShared*)scratch);
     wait();
-    if (threadIdx.x >= 256) return;
+    if (thread_index() >= 256) return;
     const Team<256> team;
     if (finish) {
         sample_row(team, shared, draw, logits, parts, best, arrived, token, fault, size, blockIdx.x, gridDim.x);
@@ -168,18 +168,20 @@ __device__ __noinline__ void sample_operation(unsigned char* scratch, ArgumentRe
 }
 
 template <int DIM>
-__device__ __noinline__ void attention_operation(unsigned char* scratch, ArgumentReader arguments, bool values,
-                                                 PreviousOperation wait) {
+__device__ __forceinline__ void scores_operation(unsigned char* scratch, ArgumentReader arguments, PreviousOperation wait) {
     const TokenAttention& own = arguments.take<TokenAttention>();
     const AttentionRow& row = arguments.take<AttentionRow>();
-    if (values) {
-        attention_values<DIM, STEP_THREADS>(*(ValueShared<DIM>*)scratch, own, row, wait);
-    } else {
-        attention_scores<DIM, STEP_THREADS>(*(ScoreShared<DIM>*)scratch, own, row, wait);
-    }
+    attention_scores<DIM, STEP_THREADS>(*in_shared((ScoreShared<DIM>*)scratch), own, row, wait);
 }
 
-__device__ __noinline__ void gated_operation(ArgumentReader arguments, PreviousOperation wait) {
+template <int DIM>
+__device__ __forceinline__ void values_operation(unsigned char* scratch, ArgumentReader arguments, PreviousOperation wait) {
+    const TokenAttention& own = arguments.take<TokenAttention>();
+    const AttentionRow& row = arguments.take<AttentionRow>();
+    attention_values<DIM, STEP_THREADS>(*in_shared((ValueShared*)scratch), own, row, wait);
+}
+
+__device__ __forceinline__ void gated_operation(ArgumentReader arguments, PreviousOperation wait) {
     u8* planes = arguments.take<u8*>();
     float2* steps = arguments.take<float2*>();
     const float* gate = arguments.take<const float*>();
@@ -187,9 +189,9 @@ __device__ __noinline__ void gated_operation(ArgumentReader arguments, PreviousO
     const int inputs = arguments.take<int>(), groups = arguments.take<int>();
     const int activation = arguments.take<int>();
     wait();
-    const int lane = threadIdx.x & 31;
+    const int lane = thread_index() & 31;
 #pragma unroll 1
-    for (int group = blockIdx.x + (threadIdx.x >> 5) * gridDim.x; group < groups; group += STEP_WARPS * gridDim.x) {
+    for (int group = blockIdx.x + (thread_index() >> 5) * gridDim.x; group < groups; group += STEP_WARPS * gridDim.x) {
         const int i = group * GROUP + 2 * lane;
         float first = 0, second = 0;
         if (i < inputs) {
@@ -212,12 +214,12 @@ __device__ __forceinline__ void execute(int kind, unsigned char* scratch, Argume
         case DELTA_TOKEN_64: delta_operation<64>(scratch, arguments, wait); break;
         case DELTA_TOKEN_128: delta_operation<128>(scratch, arguments, wait); break;
         case HEADS: heads_operation(scratch, arguments, wait); break;
-        case SCORES_64: attention_operation<64>(scratch, arguments, false, wait); break;
-        case SCORES_128: attention_operation<128>(scratch, arguments, false, wait); break;
-        case SCORES_256: attention_operation<256>(scratch, arguments, false, wait); break;
-        case VALUES_64: attention_operation<64>(scratch, arguments, true, wait); break;
-        case VALUES_128: attention_operation<128>(scratch, arguments, true, wait); break;
-        case VALUES_256: attention_operation<256>(scratch, arguments, true, wait); break;
+        case SCORES_64: scores_operation<64>(scratch, arguments, wait); break;
+        case SCORES_128: scores_operation<128>(scratch, arguments, wait); break;
+        case SCORES_256: scores_operation<256>(scratch, arguments, wait); break;
+        case VALUES_64: values_operation<64>(scratch, arguments, wait); break;
+        case VALUES_128: values_operation<128>(scratch, arguments, wait); break;
+        case VALUES_256: values_operation<256>(scratch, arguments, wait); break;
         case EMBED_4: embed_operation<4>(arguments, wait); break;
         case EMBED_8: embed_operation<8>(arguments, wait); break;
         case RMS_NORM: norm_operation(scratch, arguments, wait); break;
@@ -241,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1)
         bulk_copy(shared_address(shared.operations[slot]), operations, bytes, barrier, evict_first());
         operations += bytes;
     };
-    if (threadIdx.x == 0) {
+    if (thread_index() == 0) {
 #pragma unroll 1
         for (int i = 0; i < STEP_WARPS * RING_DEPTH; i++) barrier_init(shared_address(shared.ring_barriers + i), 1);
         for (int i = 0; i < OPERATIONS_KNOWN; i++) barrier_init(operation_barrier + i * 8, 1);
@@ -251,11 +253,11 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1)
     }
     constexpr int WORDS = sizeof(ProductWeights) / 8;
     auto know = [&](int product) {
-        if (threadIdx.x >= 32) return;
+        if (thread_index() >= 32) return;
         ProductWeights& to = shared.products[product % PRODUCTS_KNOWN];
-        if (threadIdx.x < WORDS) ((u64*)&to)[threadIdx.x] = ((const u64*)(products + product))[threadIdx.x];
+        if (thread_index() < WORDS) ((u64*)&to)[thread_index()] = ((const u64*)(products + product))[thread_index()];
         __syncwarp();
-        if (threadIdx.x == 0) to.jobs = own_jobs(to.all_tiles, to.segments);
+        if (thread_index() == 0) to.jobs = own_jobs(to.all_tiles, to.segments);
     };
     int known = min(count, PRODUCTS_KNOWN), done = 0;
     for (int i = 0; i < known; i++) know(i);
@@ -270,7 +272,7 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1)
         const OperationHead head = *(const OperationHead*)shared.operations[slot];
         more = head.next != 0;
         // The slot after the next one's was that of the previous operation.
-        if (threadIdx.x == 0 && head.after) fetch(head.after, slot == 0 ? OPERATIONS_KNOWN - 1 : slot - 1);
+        if (thread_index() == 0 && head.after) fetch(head.after, slot == 0 ? OPERATIONS_KNOWN - 1 : slot - 1);
         const ArgumentReader arguments = {shared.operations[slot] + sizeof(OperationHead)};
         if (head.kind <= PRODUCT_OF_INTEGERS) {
             // The place of the product before this one is free.
@@ -282,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1)
             execute(head.kind, shared.scratch(), arguments, wait);
         }
         __syncthreads();
-        if (threadIdx.x == 0) add_release(finished, 1);
+        if (thread_index() == 0) add_release(finished, 1);
         wait.target += gridDim.x;
         if (++slot == OPERATIONS_KNOWN) slot = 0, parity ^= 1;
     }

@@ -60,7 +60,9 @@ struct StepShared {
 // Bytes of it.
 constexpr int SCRATCH = (227 << 10) - (int)sizeof(StepShared);
 static_assert(SCRATCH == 81024, "the size that parameters.rs has");
-static_assert(sizeof(ValueShared<256>) <= SCRATCH && sizeof(ScoreShared<64>) <= SCRATCH, "attention fits");
+static_assert(sizeof(ValueShared) <= SCRATCH && sizeof(ScoreShared<64>) <= SCRATCH &&
+                  sizeof(ScoreShared<128>) <= SCRATCH && sizeof(ScoreShared<256>) <= SCRATCH,
+              "attention fits");
 
 // Arguments of an operation, in order.
 struct ArgumentReader {
@@ -68,7 +70,7 @@ struct ArgumentReader {
 
     template <class T>
     __device__ __forceinline__ const T& take() {
-        const T& value = *(const T*)at;
+        const T& value = *in_shared((const T*)at);
         at += (sizeof(T) + 7) / 8 * 8;
         return value;
     }
@@ -80,7 +82,7 @@ struct PreviousOperation {
     u32 target;
 
     __device__ __forceinline__ void operator()() const {
-        if (threadIdx.x == 0)
+        if (thread_index() == 0)
             while ((int)(load_acquire(finished) - target) < 0) relax();
         __syncthreads();
     }

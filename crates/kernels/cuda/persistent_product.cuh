@@ -18,7 +18,7 @@ struct WeightStream {
     int fetched, used;
 
     __device__ __forceinline__ explicit WeightStream(StepShared& shared) {
-        const int warp = threadIdx.x >> 5;
+        const int warp = thread_index() >> 5;
         ring = shared_address(shared.ring) + warp * RING_DEPTH * BLOCK_BYTES;
         barriers = shared_address(shared.ring_barriers + warp * RING_DEPTH);
         product = fetched = used = tile = 0, job = segment = warp;
@@ -30,13 +30,13 @@ struct WeightStream {
         while (fetched - used < RING_DEPTH && product < known) {
             const ProductWeights& own = shared.products[product % PRODUCTS_KNOWN];
             if (job >= own.jobs) {
-                product++, job = segment = threadIdx.x >> 5, tile = 0;
+                product++, job = segment = thread_index() >> 5, tile = 0;
                 continue;
             }
             const int segments = own.segments;
 #pragma unroll 1
             while (segment >= segments) segment -= segments, tile++;
-            if ((threadIdx.x & 31) == 0) {
+            if ((thread_index() & 31) == 0) {
                 int at = blockIdx.x + tile * gridDim.x, part = 0;
 #pragma unroll 1
                 while (part + 1 < MAX_PARTS && at >= own.tiles[part]) at -= own.tiles[part++];
@@ -60,7 +60,7 @@ struct ProductScratch {
     float* row;
 
     __device__ __forceinline__ ProductScratch(unsigned char* scratch, int segments) {
-        partial = (float*)scratch;
+        partial = in_shared((float*)scratch);
         inputs = (uint4*)(partial + TILES_OPEN * segments * TILE);
         steps = (float2*)(inputs + segments * GROUPS * 8);
         row = (float*)(steps + segments * GROUPS);
@@ -70,12 +70,13 @@ struct ProductScratch {
 // Starts copying `count` numbers, a multiple of 4, by all threads.
 __device__ __forceinline__ void copy_numbers(float* to, const float* from, int count) {
 #pragma unroll 1
-    for (int i = threadIdx.x * 4; i < count; i += STEP_THREADS * 4) copy_16(shared_address(to + i), from + i);
+    for (int i = thread_index() * 4; i < count; i += STEP_THREADS * 4) copy_16(shared_address(to + i), from + i);
 }
 
 // The integers of a row, by all threads.
-__device__ __noinline__ void quantize_row(const InputRow& from, ProductScratch scratch, int groups,
+__device__ __forceinline__ void quantize_row(const InputRow& from, unsigned char* memory, int groups,
                                           PreviousOperation wait) {
+    const ProductScratch scratch(memory, groups / GROUPS);
     const int inputs = from.inputs, dim = from.dim;
     float* row = scratch.row;
     float* weights = row + inputs;
@@ -95,7 +96,7 @@ __device__ __noinline__ void quantize_row(const InputRow& from, ProductScratch s
     }
     // Eight lanes have a group, each eight neighbours.
 #pragma unroll 1
-    for (int at = threadIdx.x; at < groups * 8; at += STEP_THREADS) {
+    for (int at = thread_index(); at < groups * 8; at += STEP_THREADS) {
         const int i = at * 8;
         float value[8];
 #pragma unroll
@@ -160,7 +161,7 @@ __device__ __forceinline__ float2 multiply_segment(const unsigned char* block, c
 // ascending order.
 __device__ __forceinline__ void multiply_row(StepShared& shared, WeightStream& stream, const ProductScratch& scratch,
                                              const Parts& parts, int segments, int jobs, int known) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+    const int lane = thread_index() & 31, warp = thread_index() >> 5, g = lane >> 2, t = lane & 3;
     int tile = 0, segment = warp;
     while (segment >= segments) segment -= segments, tile++;
 #pragma unroll 1
@@ -211,15 +212,15 @@ __device__ __forceinline__ void product_operation(StepShared& shared, WeightStre
     const Parts& parts = arguments.take<Parts>();
     const int segments = own.segments;
     const ProductScratch scratch(shared.scratch(), segments);
-    if (threadIdx.x < TILES_OPEN) shared.arrived[threadIdx.x] = 0;
+    if (thread_index() < TILES_OPEN) shared.arrived[thread_index()] = 0;
     if (kind == PRODUCT_OF_ROW) {
-        quantize_row(arguments.take<InputRow>(), scratch, segments * GROUPS, wait);
+        quantize_row(arguments.take<InputRow>(), shared.scratch(), segments * GROUPS, wait);
     } else {
         const uint4* planes = arguments.take<const uint4*>();
         const float2* steps = arguments.take<const float2*>();
         wait();
-        for (int i = threadIdx.x; i < segments * GROUPS * 8; i += STEP_THREADS) scratch.inputs[i] = planes[i];
-        for (int i = threadIdx.x; i < segments * GROUPS; i += STEP_THREADS) scratch.steps[i] = steps[i];
+        for (int i = thread_index(); i < segments * GROUPS * 8; i += STEP_THREADS) scratch.inputs[i] = planes[i];
+        for (int i = thread_index(); i < segments * GROUPS; i += STEP_THREADS) scratch.steps[i] = steps[i];
     }
     __syncthreads();
     multiply_row(shared, stream, scratch, parts, segments, own.jobs, known);

@@ -28,7 +28,7 @@ __device__ __forceinline__ QuantizedPair quantize_pair(float first, float second
         pair.step.x = largest / 32639.0f;
     }
     pair.step.y = (float)sum_of_warp(p + q) * pair.step.x;
-    const int low_p = (signed char)(p & 255), low_q = (signed char)(q & 255), i = 2 * (threadIdx.x & 31);
+    const int low_p = (signed char)(p & 255), low_q = (signed char)(q & 255), i = 2 * (thread_index() & 31);
     const int high_p = (p - low_p) / 256, high_q = (q - low_q) / 256;
     pair.high = (high_p & 255) | (high_q & 255) << 8, pair.low = (low_p & 255) | (low_q & 255) << 8;
     pair.at = i % 16 / 4 * 16 + i / 16 * 4 + i % 4;

@@ -43,13 +43,6 @@ __device__ __forceinline__ u32 load_shared_4(u32 from) {
 // From here on the register may hold another value: what is computed from it is computed here.
 __device__ __forceinline__ void hold(u32& value) { asm volatile("" : "+r"(value)); }
 
-// threadIdx.x, read anew.
-__device__ __forceinline__ int thread_index() {
-    int index;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-    return index;
-}
-
 __device__ __forceinline__ void trap() {
     asm volatile("trap;");
 }

@@ -129,6 +129,11 @@ inline int sum_of_warp(int x) {
 extern unsigned char* emulated_shared;
 #define DYNAMIC_SHARED(name) unsigned char* name = emulated_shared
 
+inline int thread_index() { return threadIdx.x; }
+template <class T>
+T* in_shared(T* p) {
+    return p;
+}
 inline unsigned shared_address(const void* p) { return (unsigned)((const unsigned char*)p - emulated_shared); }
 
 // An mbarrier's 8 bytes.

@@ -33,7 +33,6 @@ unsigned load_shared_4(unsigned from) {
     return *(unsigned*)(emulated_shared + from + OFFSET);
 }
 inline void hold(unsigned&) {}
-inline int thread_index() { return threadIdx.x; }
 inline void trap() {
     abort();
 }

@@ -79,10 +79,21 @@ fn attention_of_steps_of_every_kind_matches_the_cpu() {
             attend((heads, kv_heads, dim, 32, false, false), RopePairs::Halves, &steps)
         });
     }
+    // More blocks of keys than one load brings, and on a GPU than are merged at once.
+    check("a token after many blocks of keys", || {
+        let first = if is_gpu() { 9000 } else { 2200 };
+        attend((2, 1, 64, 32, false, false), RopePairs::Halves, &[&[first], &[1]])
+    });
     if is_gpu() {
         check("a long prompt", || {
             attend((16, 4, 256, 32, true, true), RopePairs::Halves, &[&[3000, 1500], &[1, 1], &[1, 600]])
         });
+        for (heads, kv_heads, dim) in [(16, 4, 256), (32, 8, 128), (40, 8, 128)] {
+            check(&format!("tokens of {heads} heads of {dim} after a long prompt"), || {
+                let steps: [&[i32]; 6] = [&[600], &[1], &[8100], &[1], &[1], &[1]];
+                attend((heads, kv_heads, dim, 32, false, true), RopePairs::Halves, &steps)
+            });
+        }
     }
 }
 
