@@ -65,7 +65,7 @@ pub use footprint::{Footprint, Headers, TensorHeader};
 /// Whether a library of NVIDIA's is there, for `lanner doctor`.
 pub use mlx::cuda::has_library;
 /// Ends the process while an engine may still compute.
-pub use mlx::{exit_now, trim_heap};
+pub use mlx::exit_now;
 /// Counters, memory and speed of the process, for measurements.
 pub use mlx::{peak_memory, profile, reset_peak_memory};
 pub use models::families;

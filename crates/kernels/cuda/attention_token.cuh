@@ -370,12 +370,19 @@ struct ValueOutput {
     }
 };
 
+// Partial sums that a thread loads at a time in a merge: as many as registers are left for.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr int MERGED_AHEAD = 2;
+#else
+constexpr int MERGED_AHEAD = 8;
+#endif
+
 // Merges all blocks of an item's quad and slice, and writes the quotients, by a team: threads have a column and a
-// query. Not inlined, as it would take registers from the sums.
+// query.
 template <int DIM>
 __device__ __forceinline__ void merge_slices(ValueTeam* own_team, const TokenAttention* attention, const AttentionRow* own_row,
                                           int at) {
-    constexpr int TOGETHER = 32, AHEAD = 8, PARTIAL = SLICE + 2;
+    constexpr int TOGETHER = 32, AHEAD = MERGED_AHEAD, PARTIAL = SLICE + 2;
     const Team<VALUE_THREADS> team;
     ValueTeam& shared = *in_shared(own_team);
     const TokenAttention& own = *in_shared(attention);

@@ -37,7 +37,7 @@ pub use error::{Error, Result, panic_message};
 pub use eval::*;
 pub use frozen::FrozenArray;
 pub use kernel::{Input, Output};
-pub use process::{exit_now, trim_heap};
+pub use process::exit_now;
 pub use read::PendingRead;
 pub use streams::Streams;
 

@@ -19,7 +19,7 @@ pub fn exit_now(status: u8) -> ! {
 
 /// Returns free memory of the heap to the system; otherwise up to 128 MB of it stay, and more below
 /// live allocations. Does nothing without glibc.
-pub fn trim_heap() {
+pub(crate) fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         #[allow(unsafe_code, reason = "glibc's function has no safe binding")]

@@ -1,5 +1,5 @@
 //! Watches the system's memory and shrinks caches before it swaps: a state machine, and the thread
-//! that feeds it. The thread also returns the heap's free memory to the system.
+//! that feeds it.
 
 use std::{
     sync::{
@@ -17,8 +17,6 @@ use crate::{host::HostInfo, hub::megabytes};
 
 /// Between two readings. macOS's costs a process.
 const INTERVAL: Duration = Duration::from_secs(if cfg!(target_os = "macos") { 5 } else { 1 });
-/// Readings between two returns of the heap's free memory.
-const TRIM: usize = 10;
 /// Roomy readings in a row before caches grow.
 const CALM: usize = 15;
 /// Under a warning caches keep at least their budget divided by this.
@@ -96,13 +94,7 @@ impl Monitor {
         let account = account.clone();
         let mut control = CacheControl { budget, reacts_at, most: None, calm: 0 };
         let watch = move || {
-            let mut readings = 0;
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                // Without this the process keeps the memory of the largest mixture of requests.
-                readings += 1;
-                if readings % TRIM == 0 {
-                    engine::trim_heap();
-                }
                 let (reading, held) = (read(), account.bytes(MemoryClass::PrefixCache));
                 if let Some(change) = control.next(&reading, held) {
                     report(change, &reading, held);

@@ -1,7 +1,8 @@
 //! Every operation of the CUDA back end against the CPU's, bit for bit.
 //!
 //! Kernels run on an emulated device, which g++ compiles from the same sources, or with
-//! `LANNER_GPU=1` on this machine's GPU.
+//! `LANNER_GPU=1` on this machine's GPU. What the emulated device computes is compared with outputs
+//! that a GPU has computed, too.
 
 // A panic is the verdict of a test.
 #![allow(clippy::unwrap_used)]
@@ -11,5 +12,6 @@ mod emulation;
 mod layers;
 mod memory;
 mod products;
+mod recorded;
 mod sequences;
 mod support;

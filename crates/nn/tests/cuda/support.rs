@@ -1,6 +1,6 @@
 //! The device, random numbers and comparisons.
 
-use std::{path::PathBuf, sync::OnceLock};
+use std::{panic::Location, path::PathBuf, sync::OnceLock};
 
 use lanner_nn::{KernelOptions, Linear, Matrix, RmsNorm, quantize, set_kernel_options};
 use mlx::{
@@ -8,7 +8,7 @@ use mlx::{
     quant::{Mode, Quantization},
 };
 
-use super::emulation;
+use super::{emulation, recorded};
 
 /// Whether there is a device; without one, tests are skipped.
 pub(crate) fn has_device() -> bool {
@@ -30,13 +30,14 @@ pub(crate) fn has_device() -> bool {
     }
 }
 
-/// Whether it is a GPU: then sizes may be large.
+/// Whether it is a GPU, and sizes may be large: those of recorded outputs may not.
 pub(crate) fn is_gpu() -> bool {
-    std::env::var_os("LANNER_GPU").is_some()
+    std::env::var_os("LANNER_GPU").is_some() && recorded::file().is_none()
 }
 
-/// What `run` computes on the CPU and on the device, each called afresh; on the device also with a
-/// launch for each operation, if the persistent kernel had a part in it.
+/// Compares what `run` computes on the CPU and on the device, each called afresh; on the device
+/// also with a launch for each operation, if the persistent kernel had a part in it. Outputs of the
+/// emulated device are compared with those that a GPU computed, too.
 #[track_caller]
 pub(crate) fn check<R: PartialEq + std::fmt::Debug>(what: &str, run: impl Fn() -> R) {
     // One device, and one emulation of it.
@@ -57,6 +58,9 @@ pub(crate) fn check<R: PartialEq + std::fmt::Debug>(what: &str, run: impl Fn() -
     assert!(got == expected, "{what}: the device's bits are not the CPU's");
     if persistent_runs() > before {
         assert!(on_device(false) == expected, "{what}: bits of single launches are not the CPU's");
+    }
+    if !is_gpu() {
+        recorded::compare(Location::caller().file(), what, &got);
     }
     let fallbacks = lanner_nn::take_fallbacks();
     assert!(fallbacks.is_empty(), "{what}: the CPU computed for the device: {fallbacks:?}");
