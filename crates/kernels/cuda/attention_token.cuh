@@ -143,6 +143,7 @@ template <int DIM, int THREADS, class Wait>
 __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const TokenAttention& own,
                                                  const AttentionRow& row, const Wait& wait) {
     constexpr int WARPS = ScoreShared<DIM>::WARPS, QUADS = ScoreShared<DIM>::QUADS;
+    static_assert(QUADS * QUAD * DIM / 4 <= THREADS && WARPS * 32 <= THREADS, "a thread brings a part of a query");
     const int warp = thread_index() / 32, lane = thread_index() & 31;
     const int chunks = (row.length + SCORE_KEYS - 1) / SCORE_KEYS;
     const int jobs = own.kv_heads * own.quads * chunks, cta = blockIdx.x, grid = gridDim.x;
@@ -303,8 +304,8 @@ struct WeightedValues {
 // Threads of a team that add up values: each has a column and two queries.
 constexpr int SUM_THREADS = SLICE * QUAD / 2;
 
-// Adds the values of `count` keys, of a column, in their order. Those of eight keys are loaded while eight others are
-// added.
+// Adds the values of `count` keys, of a column, in their order. Those of some keys are loaded while those of others
+// are added.
 __device__ __forceinline__ void sum_values(const float* values, const float* weights, float (&sums)[2], int count) {
     constexpr int KEYS = WeightedValues::KEYS;
     const int whole = count & ~(2 * KEYS - 1);
@@ -380,13 +381,9 @@ constexpr int MERGED_AHEAD = 8;
 // Merges all blocks of an item's quad and slice, and writes the quotients, by a team: threads have a column and a
 // query.
 template <int DIM>
-__device__ __forceinline__ void merge_slices(ValueTeam* own_team, const TokenAttention* attention, const AttentionRow* own_row,
-                                          int at) {
+__device__ __forceinline__ void merge_slices(ValueTeam& shared, const TokenAttention& own, const AttentionRow& row, int at) {
     constexpr int TOGETHER = 32, AHEAD = MERGED_AHEAD, PARTIAL = SLICE + 2;
     const Team<VALUE_THREADS> team;
-    ValueTeam& shared = *in_shared(own_team);
-    const TokenAttention& own = *in_shared(attention);
-    const AttentionRow& row = *in_shared(own_row);
     const int thread = team.thread(), column = thread % SLICE, query = thread / SLICE, warp = thread / 32;
     const ValueItem<DIM> item(own, row, at);
     const ValueOutput output(own, row, item, thread);
@@ -528,6 +525,6 @@ __device__ __forceinline__ void attention_values(ValueShared& all, const TokenAt
         team.sync();
         if (!shared.last) continue;
         __threadfence();
-        merge_slices<DIM>(&shared, &own, &row, at);
+        merge_slices<DIM>(shared, own, row, at);
     }
 }

@@ -37,7 +37,8 @@ pub(crate) fn compare(file_of_test: &str, what: &str, output: &impl Debug) {
     }
 }
 
-/// FNV-1a of what is shown of an output: its integers, which hold all bits.
+/// FNV-1a, which unlike the standard library's hash never changes, of what is shown of an output:
+/// its integers, which hold all bits.
 fn hash_of(output: &impl Debug) -> String {
     struct Fnv(u64);
     impl fmt::Write for Fnv {
