@@ -3,7 +3,7 @@
 
 use super::{
     MAX_DEPTH,
-    acceptance::{ANY_BIN, AcceptanceByBin, CONFIDENCE_BINS, SEQUENCE_DECAY},
+    acceptance::{ANY_BIN, AcceptanceByBin, CONFIDENCE_BINS, DrafterRecord, FIRST_DEPTH, SEQUENCE_DECAY},
     similar_prompts::{PastAnswer, SimilarPrompts},
     step_costs::StepCosts,
 };
@@ -63,7 +63,7 @@ const MAX_GROWTH: f64 = 4.0;
 #[derive(Clone, Debug, Default)]
 pub(super) struct SequenceStats {
     /// By drafter.
-    acceptance: Vec<AcceptanceByBin>,
+    records: Vec<DrafterRecord>,
     /// Milliseconds since decoding started, and how many fewer it would have been without drafts.
     elapsed: f64,
     lost: f64,
@@ -78,19 +78,34 @@ pub(super) struct SequenceStats {
 impl SequenceStats {
     /// Sets the prior of a drafter's acceptance from a replay of the prompt.
     pub(super) fn set_prior(&mut self, drafter: usize, acceptance: &AcceptanceByBin) {
-        *self.of(drafter) = std::array::from_fn(|bin| acceptance[bin].scaled(PROMPT_WEIGHT));
+        self.of(drafter).acceptance = std::array::from_fn(|bin| acceptance[bin].scaled(PROMPT_WEIGHT));
     }
 
     /// Whether there are statistics of a drafter.
     pub(super) fn knows(&self, drafter: usize) -> bool {
-        drafter < self.acceptance.len()
+        drafter < self.records.len()
     }
 
-    fn of(&mut self, drafter: usize) -> &mut AcceptanceByBin {
-        if self.acceptance.len() <= drafter {
-            self.acceptance.resize(drafter + 1, AcceptanceByBin::default());
+    fn of(&mut self, drafter: usize) -> &mut DrafterRecord {
+        if self.records.len() <= drafter {
+            self.records.resize_with(drafter + 1, DrafterRecord::default);
         }
-        &mut self.acceptance[drafter]
+        &mut self.records[drafter]
+    }
+
+    fn depth_limit(&self, drafter: usize) -> usize {
+        self.records.get(drafter).map_or(FIRST_DEPTH, |record| record.depth_limit)
+    }
+
+    /// Maximum tokens that the answer is expected to have still, if an answer to a similar prompt
+    /// is known and was longer: drafted tokens beyond the end are lost.
+    fn expected_end(&self, length: SequenceLength) -> f64 {
+        let generated = length.generated as f64;
+        let longest = self.lengths.map(|[average, last]| average.max(last));
+        longest
+            .map(|longest| longest - generated)
+            .filter(|left| *left > 0.0)
+            .map_or(f64::INFINITY, |left| left.max(1.0))
     }
 }
 
@@ -177,7 +192,7 @@ impl Controller {
     /// Statistics of a new sequence: those of the last answer to a similar prompt, if there is one.
     pub(super) fn new_sequence(&self, prompt: PrefixKey) -> SequenceStats {
         let known = |past: &PastAnswer| SequenceStats {
-            acceptance: past.acceptance.clone(),
+            records: past.records.iter().map(DrafterRecord::aged).collect(),
             lengths: Some(past.lengths),
             ..SequenceStats::default()
         };
@@ -193,7 +208,7 @@ impl Controller {
         bin: usize,
     ) -> impl Iterator<Item = f64> {
         let (shared, priors) = &self.shared[drafter];
-        let own = stats.acceptance.get(drafter).map(|bins| &bins[bin]);
+        let own = stats.records.get(drafter).map(|record| &record.acceptance[bin]);
         // The prior of a position is the estimate of the one before.
         let (mut shared_rate, mut own_rate) = (priors[bin], None);
         (0..MAX_DEPTH).scan((1.0, 1.0), move |(expected, all_accepted), position| {
@@ -224,6 +239,7 @@ impl Controller {
         // One row's draft cannot gain a batch more than its part.
         let min_rate =
             |gain: f64| (1.0 + gain / (others.rows + 1) as f64) * (others.expected_tokens + 1.0) / plain;
+        let end = stats.expected_end(length);
         let mut best: Option<(f64, DraftChoice)> = None;
         for option in options {
             let DraftOption { drafter, confidence_bin, max_depth, cost: [per_token, fixed], .. } = *option;
@@ -237,10 +253,14 @@ impl Controller {
             let with_catch_up = catch_up > 0.0 && stats.lengths.is_some();
             let min_gain = if with_catch_up { MIN_GAIN_WITH_CATCH_UP } else { MIN_GAIN };
             let fixed = fixed + catch_up / self.expected_drafts(stats, drafter, length);
+            // How much a text repeats is its own property; heads and draft models err alike in all.
+            let max_depth =
+                if option.is_free { max_depth.min(stats.depth_limit(drafter)) } else { max_depth };
             let depths = (1..=max_depth).zip(self.expected_tokens(stats, drafter, confidence_bin));
             for (depth, expected_tokens) in depths.filter(|(depth, _)| DEPTHS.contains(depth)) {
                 let width = others.width + 1 + depth;
                 let ms = self.costs.batch(others.rows + 1, width)? + fixed + per_token * depth as f64;
+                let expected_tokens = expected_tokens.min(end);
                 // The first token is the most likely one.
                 let excess = if depth == 1 { FIRST_TOKEN_EXCESS * plain } else { 0.0 };
                 if ms - plain > allowance + excess {
@@ -361,7 +381,7 @@ impl Controller {
         let length = tokens as f64;
         self.lengths = Some([average(self.lengths.map(|[average, _]| average), length), length]);
         let prompt = PrefixKey { salt: stats.salt, tokens: prompt };
-        self.similar.add(prompt, stats.acceptance.clone(), length, average);
+        self.similar.add(prompt, stats.records.clone(), length, average);
     }
 
     /// Charges a probe with the milliseconds that it is expected to lose.
@@ -381,6 +401,7 @@ impl Controller {
         for (other, share) in self.shares.iter_mut().enumerate() {
             *share += SHARE_WEIGHT * (f64::from(other == drafter) - *share);
         }
+        stats.of(drafter).on_verified(drafted, accepted);
         self.learn(stats, drafter, bin, drafted, accepted);
     }
 
@@ -394,7 +415,7 @@ impl Controller {
         accepted: usize,
     ) {
         for bin in [bin, ANY_BIN] {
-            stats.of(drafter)[bin].record(drafted, accepted, SEQUENCE_DECAY);
+            stats.of(drafter).acceptance[bin].record(drafted, accepted, SEQUENCE_DECAY);
             self.shared[drafter].0[bin].record(drafted, accepted, SHARED_DECAY);
         }
     }

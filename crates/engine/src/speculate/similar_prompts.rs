@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::acceptance::AcceptanceByBin;
+use super::acceptance::DrafterRecord;
 use crate::prefix::{OwnedPrefixKey, PrefixKey};
 
 /// Tokens of a prompt that are compared.
@@ -23,7 +23,7 @@ pub(super) struct PastAnswer {
     /// The first tokens of the prompt.
     prefix: OwnedPrefixKey,
     /// By drafter.
-    pub acceptance: Vec<AcceptanceByBin>,
+    pub records: Vec<DrafterRecord>,
     /// Tokens of answers to prompts with this prefix: a moving average, and of the last answer.
     pub lengths: [f64; 2],
 }
@@ -38,12 +38,12 @@ impl SimilarPrompts {
         (common(found) >= MIN_COMMON || found.prefix.as_key() == prefix).then_some(found)
     }
 
-    /// Adds an answer of `tokens` tokens, with the acceptance known at its end; `average` updates
+    /// Adds an answer of `tokens` tokens, with the records of drafters at its end; `average` updates
     /// the average length.
     pub(super) fn add(
         &mut self,
         prompt: PrefixKey,
-        acceptance: Vec<AcceptanceByBin>,
+        records: Vec<DrafterRecord>,
         tokens: f64,
         average: impl Fn(Option<f64>, f64) -> f64,
     ) {
@@ -52,7 +52,7 @@ impl SimilarPrompts {
         let known = known.and_then(|at| self.past.remove(at));
         let lengths = [average(known.map(|past| past.lengths[0]), tokens), tokens];
         self.past.truncate(MAX_PROMPTS - 1);
-        self.past.push_front(PastAnswer { prefix: prefix.into(), acceptance, lengths });
+        self.past.push_front(PastAnswer { prefix: prefix.into(), records, lengths });
     }
 }
 

@@ -404,3 +404,35 @@ fn wrong_costs_at_load_are_corrected_within_the_allowance() {
         }
     }
 }
+
+#[test]
+fn free_drafts_lengthen_with_what_the_sequence_accepted() {
+    let mut controller = with_prior(1.0);
+    controller.slack = MAX_SLACK;
+    let mut stats = SequenceStats::default();
+    let mut after = |controller: &mut Controller, accepted: usize| {
+        let option = DraftOption { is_free: true, ..option(31, [0.0; 2]) };
+        let choice = controller.choose(&stats, &[option], OtherRows::default(), UNKNOWN_LENGTH).unwrap();
+        controller.on_verified(&mut stats, 0, 0, choice.depth, accepted.min(choice.depth));
+        choice.depth
+    };
+    // In other sequences all drafts are accepted.
+    (0..50).for_each(|_| controller.learn(&mut SequenceStats::default(), 0, 0, 31, 31));
+    assert_eq!([31, 31, 31, 31, 31].map(|accepted| after(&mut controller, accepted)), [3, 7, 15, 31, 31]);
+    assert!(after(&mut controller, 0) == 31 && after(&mut controller, 0) <= 15);
+}
+
+#[test]
+fn tokens_after_the_usual_end_are_not_drafted() {
+    let mut controller = with_prior(1.0);
+    let prompt = PrefixKey { salt: None, tokens: &[7; 20] };
+    controller.on_finished(&SequenceStats::default(), prompt.tokens, 20);
+    let stats = controller.new_sequence(prompt);
+    let depth = |generated: usize| {
+        let length = SequenceLength { generated, max_remaining: 1000 };
+        let choice = controller.choose(&stats, &[option(3, [0.0; 2])], OtherRows::default(), length);
+        choice.map_or(0, |choice| choice.depth)
+    };
+    assert_eq!([10, 18, 19].map(depth), [3, 1, 0]);
+    assert_eq!(depth(20), 3, "it is longer than usual");
+}

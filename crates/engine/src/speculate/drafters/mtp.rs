@@ -30,6 +30,8 @@ const RELATIVE_COST: f64 = 0.2;
 /// Prior acceptance of a head's tokens: merlin's first ones have 0.9 (docs/adr/0015-mtp-head.md),
 /// DeepSeek-V3 (2024) reports 0.85 to 0.9 for its own.
 const PRIOR: f64 = 0.8;
+/// Weight of the latest catch-up in its cost for each hidden state.
+const NEW_WEIGHT: f64 = 0.3;
 /// Hidden states in each measured pass; the first pass only allocates memory.
 const MEASURED: [usize; 5] = [1, 1, 1, MANY, MANY];
 const MANY: usize = 64;
@@ -108,11 +110,15 @@ impl Drafter for MtpDrafter {
             guess(logits, own)
         });
         mlx::eval(proposed.iter().flatten())?;
-        if alone > FEW && proposed.iter().any(Option::is_some) {
-            self.catch_up = started.elapsed().as_secs_f64() * 1e3 / alone as f64;
-        }
+        let ms = started.elapsed().as_secs_f64() * 1e3;
         for (i, draft) in indices.into_iter().zip(&proposed) {
             drafts[i].tokens = draft.as_ref().map_or(Ok(vec![]), Array::to_vec)?;
+        }
+        let drafted: usize = drafts.iter().map(|draft| draft.tokens.len()).sum();
+        if alone > FEW && drafted > 0 {
+            // What remains without the passes that draft.
+            let catch_up = (ms - self.latency * drafted as f64).max(0.0) / alone as f64;
+            self.catch_up += NEW_WEIGHT * (catch_up - self.catch_up);
         }
         Ok(drafts)
     }
