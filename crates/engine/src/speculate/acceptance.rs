@@ -14,8 +14,8 @@ pub(super) const SEQUENCE_DECAY: f64 = 0.95;
 /// Weight of the drafts of past answers to similar prompts in another answer.
 const ANSWER_DECAY: f64 = 0.8;
 
-/// Maximum tokens of a free drafter's first draft in a sequence. A long draft that is rejected costs
-/// several plain steps, and what was accepted in other texts says little about this one.
+/// Maximum tokens of a free drafter's first draft in a sequence. A long draft that is rejected
+/// costs several plain steps, and what was accepted in other texts says little about this one.
 pub(super) const FIRST_DEPTH: usize = 3;
 
 /// Acceptance of a drafter for each confidence bin, and at [`ANY_BIN`] for all of them together.

@@ -38,8 +38,8 @@ impl SimilarPrompts {
         (common(found) >= MIN_COMMON || found.prefix.as_key() == prefix).then_some(found)
     }
 
-    /// Adds an answer of `tokens` tokens, with the records of drafters at its end; `average` updates
-    /// the average length.
+    /// Adds an answer of `tokens` tokens, with the records of drafters at its end; `average`
+    /// updates the average length.
     pub(super) fn add(
         &mut self,
         prompt: PrefixKey,
