@@ -97,15 +97,12 @@ impl SequenceStats {
         self.records.get(drafter).map_or(FIRST_DEPTH, |record| record.depth_limit)
     }
 
-    /// Maximum tokens that the answer is expected to have still, if an answer to a similar prompt
-    /// is known and was longer: drafted tokens beyond the end are lost.
-    fn expected_end(&self, length: SequenceLength) -> f64 {
-        let generated = length.generated as f64;
-        let longest = self.lengths.map(|[average, last]| average.max(last));
-        longest
-            .map(|longest| longest - generated)
-            .filter(|left| *left > 0.0)
-            .map_or(f64::INFINITY, |left| left.max(1.0))
+    /// Tokens still to come if the answer ends where those to similar prompts did; infinite if it
+    /// is longer already, or none is known. Tokens drafted beyond the end are lost.
+    fn tokens_left(&self, length: SequenceLength) -> f64 {
+        let usual = self.lengths.map_or(0.0, |[average, last]| average.max(last));
+        let left = usual - length.generated as f64;
+        if left > 0.0 { left.max(1.0) } else { f64::INFINITY }
     }
 }
 
@@ -239,7 +236,7 @@ impl Controller {
         // One row's draft cannot gain a batch more than its part.
         let min_rate =
             |gain: f64| (1.0 + gain / (others.rows + 1) as f64) * (others.expected_tokens + 1.0) / plain;
-        let end = stats.expected_end(length);
+        let left = stats.tokens_left(length);
         let mut best: Option<(f64, DraftChoice)> = None;
         for option in options {
             let DraftOption { drafter, confidence_bin, max_depth, cost: [per_token, fixed], .. } = *option;
@@ -260,7 +257,7 @@ impl Controller {
             for (depth, expected_tokens) in depths.filter(|(depth, _)| DEPTHS.contains(depth)) {
                 let width = others.width + 1 + depth;
                 let ms = self.costs.batch(others.rows + 1, width)? + fixed + per_token * depth as f64;
-                let expected_tokens = expected_tokens.min(end);
+                let expected_tokens = expected_tokens.min(left);
                 // The first token is the most likely one.
                 let excess = if depth == 1 { FIRST_TOKEN_EXCESS * plain } else { 0.0 };
                 if ms - plain > allowance + excess {

@@ -118,7 +118,8 @@ impl Drafter for MtpDrafter {
         if alone > FEW && drafted > 0 {
             // What remains without the passes that draft.
             let catch_up = (ms - self.latency * drafted as f64).max(0.0) / alone as f64;
-            self.catch_up += NEW_WEIGHT * (catch_up - self.catch_up);
+            let weight = if self.catch_up > 0.0 { NEW_WEIGHT } else { 1.0 };
+            self.catch_up += weight * (catch_up - self.catch_up);
         }
         Ok(drafts)
     }
