@@ -116,7 +116,7 @@ impl Drafter for MtpDrafter {
         }
         let drafted: usize = drafts.iter().map(|draft| draft.tokens.len()).sum();
         if alone > FEW && drafted > 0 {
-            // What remains without the passes that draft.
+            // The passes that draft are no catch-up.
             let catch_up = (ms - self.latency * drafted as f64).max(0.0) / alone as f64;
             let weight = if self.catch_up > 0.0 { NEW_WEIGHT } else { 1.0 };
             self.catch_up += weight * (catch_up - self.catch_up);
