@@ -30,7 +30,7 @@ pub(super) struct IntegerKernels {
     pub unpack: unsafe fn(&CodeMatrix, usize, usize, Range<usize>, &mut UnpackedPanel),
     /// The same for packed weights.
     pub unpack_packed: unsafe fn(Packed, usize, usize, Range<usize>, &mut UnpackedPanel),
-    /// Adds a K block's products with rows of `x` to the rows' sums.
+    /// Adds the sum of a K block's products, counted from zero, to each row's sums.
     pub multiply: unsafe fn(KBlock, InputTiles, &mut [[f32; PANEL_ROWS]]),
     /// Multiplies packed weights without unpacking them, for up to this many rows of `x`. With
     /// more, unpacking them once is cheaper.

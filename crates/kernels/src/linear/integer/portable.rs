@@ -9,7 +9,7 @@ use crate::{
     simd::{WithSimd, dispatch},
 };
 
-/// Adds a K block's products with rows of `x` to the rows' sums.
+/// Adds the sum of a K block's products, counted from zero, to each row's sums.
 pub(super) fn multiply(block: KBlock, tiles: InputTiles, sums: &mut [[f32; PANEL_ROWS]]) {
     for (tile, sums) in tiles.zip(sums.chunks_mut(TILE_ROWS)) {
         dispatch(MultiplyTile { block, tile, sums });
@@ -28,6 +28,7 @@ impl WithSimd for MultiplyTile<'_> {
         let MultiplyTile { block: KBlock { panel, start, groups, group }, tile, sums } = self;
         let rows = tile.rows;
         for (r, sums) in sums.iter_mut().enumerate() {
+            let mut totals = [0.0f32; PANEL_ROWS];
             for g in 0..groups {
                 let x = &tile.groups[(start / group + g) * rows + r];
                 let mut dots = [x.correction; PANEL_ROWS];
@@ -47,9 +48,12 @@ impl WithSimd for MultiplyTile<'_> {
                 }
                 let (scales, biases) = (panel.scales[g].as_flattened(), panel.biases[g].as_flattened());
                 for i in 0..PANEL_ROWS {
-                    let sum = scales[i].mul_add(dots[i] as f32 * x.step, sums[i]);
-                    sums[i] = biases[i].mul_add(x.sum, sum);
+                    let total = scales[i].mul_add(dots[i] as f32 * x.step, totals[i]);
+                    totals[i] = biases[i].mul_add(x.sum, total);
                 }
+            }
+            for (sum, total) in sums.iter_mut().zip(totals) {
+                *sum += total;
             }
         }
     }

@@ -38,7 +38,11 @@ impl UnfilledTile<'_> {
         for (r, &source) in sources.iter().enumerate() {
             let row = &x[source as usize * k..][..k];
             for (i, values) in row.chunks(span).enumerate() {
-                integers[values.len()..].fill(0);
+                let filled = values.len().next_multiple_of(INPUT_BLOCK);
+                // Rarely: filling nothing would still cost a call.
+                if filled > values.len() {
+                    integers[values.len()..filled].fill(0);
+                }
                 for (g, values) in values.chunks(group).enumerate() {
                     groups[(i * span / group + g) * rows + r] =
                         quantizer.round(values, &mut integers[g * group..][..group], layout.excess, width);

@@ -21,7 +21,6 @@ use crate::{
     },
     memory::with_scratch,
     parallel::{for_each, threads},
-    simd::{WithSimd, dispatch},
 };
 
 /// Most rows of `x` in a task: with 512 inputs, 256 KB.
@@ -79,34 +78,48 @@ pub(super) struct IntegerMatmul<'a> {
 pub(super) fn run(matmuls: Vec<IntegerMatmul>, kernels: &IntegerKernels) {
     let (k, rows) = (matmuls[0].groups.k, matmuls[0].groups.sources.len());
     let work = matmuls.iter().map(|matmul| rows * k * matmul.groups.n).sum();
-    let mut tasks = Vec::with_capacity(2 * TASKS * threads() * matmuls.len());
-    for IntegerMatmul { weight, gated, inputs, groups, out } in &matmuls {
-        let n = groups.n;
-        for (e, range) in groups.matrices() {
+    // Small, so that the list of a decode step comes from the heap's cache of small pieces.
+    let mut pieces: Vec<Piece> = Vec::with_capacity(TASKS * threads() * matmuls.len());
+    for (matmul, IntegerMatmul { groups, .. }) in matmuls.iter().enumerate() {
+        for (matrix, range) in groups.matrices() {
             for start in range.clone().step_by(MAX_TASK_ROWS) {
                 let rows = start..range.end.min(start + MAX_TASK_ROWS);
-                for columns in cut_columns(n, k * rows.len(), groups.starts.len() - 1) {
-                    tasks.push(IntegerTask {
-                        kernels,
-                        weight,
-                        gated: gated.as_ref().map(|(up, activation)| (up, *activation)),
-                        first: e * n + columns.start,
-                        columns: columns.len(),
-                        inputs,
-                        start: rows.start,
-                        output: TaskOutput {
-                            out,
-                            targets: &groups.targets[rows.clone()],
-                            n,
-                            column: columns.start,
-                        },
-                        k,
-                    });
-                }
+                let cut = cut_columns(groups.n, k * rows.len(), groups.starts.len() - 1);
+                pieces.extend(cut.map(|columns| Piece { matmul, matrix, rows: rows.clone(), columns }));
             }
         }
     }
-    for_each(tasks.len(), work, |i| tasks[i].run());
+    for_each(pieces.len(), work, |i| {
+        let piece = pieces[i].clone();
+        matmuls[piece.matmul].task(piece, kernels).run();
+    });
+}
+
+/// Some rows of `x` and some columns of one matrix.
+#[derive(Clone)]
+struct Piece {
+    matmul: usize,
+    matrix: usize,
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+impl IntegerMatmul<'_> {
+    fn task<'a>(&'a self, piece: Piece, kernels: &'a IntegerKernels) -> IntegerTask<'a> {
+        let IntegerMatmul { weight, gated, inputs, groups, out } = self;
+        let Piece { matrix, rows, columns, .. } = piece;
+        IntegerTask {
+            kernels,
+            weight,
+            gated: gated.as_ref().map(|(up, activation)| (up, *activation)),
+            first: matrix * groups.n + columns.start,
+            columns: columns.len(),
+            inputs,
+            start: rows.start,
+            output: TaskOutput { out, targets: &groups.targets[rows], n: groups.n, column: columns.start },
+            k: groups.k,
+        }
+    }
 }
 
 /// Cuts `n` columns of `work` multiply-adds each into pieces of whole panels and of even size;
@@ -140,16 +153,15 @@ impl IntegerTask<'_> {
         let mut panel = PANEL.take().unwrap_or_else(|| Box::new(UnpackedPanel::ZERO));
         let rows = self.output.targets.len();
         let panels = PANELS.min(self.columns.div_ceil(PANEL_ROWS));
-        with_scratch(3 * rows * panels * PANEL_ROWS, |sums| {
-            let (sums, rest) = sums.as_chunks_mut::<PANEL_ROWS>().0.split_at_mut(rows * panels);
-            let (ups, segment) = rest.split_at_mut(rows * panels);
+        with_scratch(2 * rows * panels * PANEL_ROWS, |sums| {
+            let (sums, ups) = sums.as_chunks_mut::<PANEL_ROWS>().0.split_at_mut(rows * panels);
             for column in (0..self.columns).step_by(panels * PANEL_ROWS) {
                 let columns = column..self.columns.min(column + panels * PANEL_ROWS);
                 let sums = &mut sums[..rows * columns.len().div_ceil(PANEL_ROWS)];
-                self.multiply(self.weight, columns.clone(), &mut panel, segment, sums);
+                self.multiply(self.weight, columns.clone(), &mut panel, sums);
                 if let Some((up, activation)) = self.gated {
                     let ups = &mut ups[..sums.len()];
-                    self.multiply(up, columns.clone(), &mut panel, segment, ups);
+                    self.multiply(up, columns.clone(), &mut panel, ups);
                     gate_in_place(sums.as_flattened_mut(), ups.as_flattened(), activation);
                 }
                 for row in 0..rows {
@@ -163,13 +175,12 @@ impl IntegerTask<'_> {
         (self.kernels.finish)();
     }
 
-    /// Sums of some columns: for each panel, all rows. `segment` is memory for as many sums.
+    /// Sums of some columns: for each panel, all rows.
     fn multiply(
         &self,
         weight: &IntegerWeight,
         columns: Range<usize>,
         panel: &mut UnpackedPanel,
-        segment: &mut [[f32; PANEL_ROWS]],
         sums: &mut [[f32; PANEL_ROWS]],
     ) {
         let rows = self.output.targets.len();
@@ -198,8 +209,6 @@ impl IntegerTask<'_> {
             let inputs = start..self.k.min(start + K_BLOCK);
             let groups = inputs.len() / group;
             for (columns, sums) in panels.clone().zip(sums.chunks_mut(rows)) {
-                let segment = &mut segment[..sums.len()];
-                segment.fill([0.0; PANEL_ROWS]);
                 let (first, rows) = (self.first + columns.start, columns.len());
                 // SAFETY: the processor has the features of the selected kernels; the weight has
                 // these rows.
@@ -212,34 +221,14 @@ impl IntegerTask<'_> {
                             (self.kernels.unpack_packed)(*packed, first, rows, inputs.clone(), panel);
                         }
                     }
-                    (self.kernels.multiply)(KBlock { panel, start, groups, group }, self.tiles(), segment);
+                    (self.kernels.multiply)(KBlock { panel, start, groups, group }, self.tiles(), sums);
                 }
-                add(sums.as_flattened_mut(), segment.as_flattened());
             }
         }
     }
 
     fn tiles(&self) -> InputTiles<'_> {
         self.inputs.tiles(self.start, self.output.targets.len())
-    }
-}
-
-/// `sums += segment`
-fn add(sums: &mut [f32], segment: &[f32]) {
-    dispatch(AddSegment { sums, segment });
-}
-
-struct AddSegment<'a> {
-    sums: &'a mut [f32],
-    segment: &'a [f32],
-}
-
-impl WithSimd for AddSegment<'_> {
-    #[inline(always)]
-    fn run(self) {
-        for (sum, segment) in self.sums.iter_mut().zip(self.segment) {
-            *sum += segment;
-        }
     }
 }
 

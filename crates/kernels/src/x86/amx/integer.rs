@@ -33,7 +33,7 @@ use crate::{
 /// Up to this many rows, AVX-512 is no slower.
 const MAX_AVX512_ROWS: usize = 4;
 
-/// Adds a K block's products with rows of `x` to the rows' sums.
+/// Adds the sum of a K block's products, counted from zero, to each row's sums.
 ///
 /// # Safety
 /// AMX must be available, and the processor have the features.
@@ -196,9 +196,6 @@ impl PanelHalf<'_> {
         // SAFETY: the caller ensures it.
         unsafe {
             let mut totals = [_mm512_setzero_ps(); TILE_ROWS];
-            for r in 0..rows {
-                totals[r] = _mm512_loadu_ps(sums[r].as_ptr().add(16 * half));
-            }
             if let Some(first) = first {
                 multiply_upper!("tmm0", first);
                 if BYTES == 2 {
@@ -240,7 +237,8 @@ impl PanelHalf<'_> {
             self.add_dots::<BYTES, FULL, CORRECTED, 0>(&mut totals, dots, last);
             self.add_dots::<BYTES, FULL, CORRECTED, 8>(&mut totals, dots, last);
             for r in 0..rows {
-                _mm512_storeu_ps(sums[r].as_mut_ptr().add(16 * half), totals[r]);
+                let sum = sums[r].as_mut_ptr().add(16 * half);
+                _mm512_storeu_ps(sum, _mm512_add_ps(_mm512_loadu_ps(sum), totals[r]));
             }
         }
     }

@@ -21,7 +21,7 @@ const FOURS: usize = 4;
 /// Dot products of a group of `M` rows of `x` with 16 weight rows: the first 8, then the other 8.
 pub(super) type Dots<const M: usize> = [[[__m256i; 2]; 2]; M];
 
-/// Adds a K block's products with rows of `x` to the rows' sums.
+/// Adds the sum of a K block's products, counted from zero, to each row's sums.
 ///
 /// # Safety
 /// The processor must have the features.
@@ -63,6 +63,8 @@ unsafe fn multiply_rows<const M: usize>(
     // the panel.
     unsafe {
         for half in 0..2 {
+            // In memory: registers hold the dot products.
+            let mut totals = [[_mm256_setzero_ps(); 2]; M];
             for g in 0..groups {
                 let x = tile.groups.as_ptr().add((start / group + g) * rows + r);
                 let mut dots: Dots<M> = [[[_mm256_setzero_si256(); 2]; 2]; M];
@@ -84,11 +86,15 @@ unsafe fn multiply_rows<const M: usize>(
                     let scale = _mm256_load_ps(panel.scales[g][half].as_ptr().add(8 * part));
                     let bias = _mm256_load_ps(panel.biases[g][half].as_ptr().add(8 * part));
                     for m in 0..M {
-                        let place = sums[m].as_mut_ptr().add(16 * half + 8 * part);
-                        let total = _mm256_loadu_ps(place);
-                        let total = add_group::<false>(total, dots[m][part], [scale, bias], &*x.add(m));
-                        _mm256_storeu_ps(place, total);
+                        totals[m][part] =
+                            add_group::<false>(totals[m][part], dots[m][part], [scale, bias], &*x.add(m));
                     }
+                }
+            }
+            for m in 0..M {
+                for part in 0..2 {
+                    let sum = sums[m].as_mut_ptr().add(16 * half + 8 * part);
+                    _mm256_storeu_ps(sum, _mm256_add_ps(_mm256_loadu_ps(sum), totals[m][part]));
                 }
             }
         }

@@ -71,6 +71,7 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
     unsafe {
         let mut totals = [[_mm256_setzero_ps(); 2]; M];
         let segment = K_BLOCK / packing.group_size;
+        let mut left = segment;
         for g in 0..groups {
             let line = lines.as_ptr().add(g * width);
             let mut dots = [[[_mm256_setzero_si256(); 2]; 2]; M];
@@ -85,7 +86,9 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
                     totals[m][part] = add_group::<HIGH>(totals[m][part], dots[m][part], scales, x);
                 }
             }
-            if (g + 1) % segment == 0 || g + 1 == groups {
+            left -= 1;
+            if left == 0 || g + 1 == groups {
+                left = segment;
                 for m in 0..M {
                     for part in 0..2 {
                         let sum = sums[m].as_mut_ptr().add(16 * half + 8 * part);

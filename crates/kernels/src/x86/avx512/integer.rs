@@ -10,7 +10,7 @@ use crate::linear::{
     tiling::{PANEL_ROWS, TILE_ROWS},
 };
 
-/// Adds a K block's products with rows of `x` to the rows' sums.
+/// Adds the sum of a K block's products, counted from zero, to each row's sums.
 ///
 /// # Safety
 /// The processor must have the features.
@@ -69,11 +69,6 @@ unsafe fn multiply_rows<const BYTES: usize, const M: usize>(
     // the panel.
     unsafe {
         let mut totals = [[_mm512_setzero_ps(); 2]; M];
-        for m in 0..M {
-            for half in 0..2 {
-                totals[m][half] = _mm512_loadu_ps(sums[m].as_ptr().add(16 * half));
-            }
-        }
         for g in 0..groups {
             let x = tile.groups.as_ptr().add((start / group + g) * rows + r);
             let dots = group_dots::<BYTES, M>(block, tile, r, g);
@@ -89,7 +84,8 @@ unsafe fn multiply_rows<const BYTES: usize, const M: usize>(
         }
         for m in 0..M {
             for half in 0..2 {
-                _mm512_storeu_ps(sums[m].as_mut_ptr().add(16 * half), totals[m][half]);
+                let sum = sums[m].as_mut_ptr().add(16 * half);
+                _mm512_storeu_ps(sum, _mm512_add_ps(_mm512_loadu_ps(sum), totals[m][half]));
             }
         }
     }

@@ -154,6 +154,7 @@ unsafe fn multiply_rows<
         let mut line = lines.as_ptr();
         let mut q = 0;
         let segment = K_BLOCK / packing.group_size;
+        let mut left = segment;
         for g in 0..groups {
             let dots = group_dots::<FOURS, BYTES, M, CHAINS>(line, words, tile, [rows, r, q]);
             let scales = floats(packing.floats, line.add(words));
@@ -170,7 +171,9 @@ unsafe fn multiply_rows<
             }
             line = line.add(width);
             q += words * FOURS;
-            if (g + 1) % segment == 0 || g + 1 == groups {
+            left -= 1;
+            if left == 0 || g + 1 == groups {
+                left = segment;
                 for m in 0..M {
                     let sum = sums[m].as_mut_ptr().add(16 * half);
                     let before = if g < segment { _mm512_setzero_ps() } else { _mm512_loadu_ps(sum) };
