@@ -49,10 +49,10 @@ pub use api::ngram_table as ngrams;
 pub use api::{
     CacheBits, CachePressure, CacheReport, CacheSalt, CacheSource, CacheStats, Checkpoint, Constraint,
     ConstraintState, Counter, Device, DiskCache, Distribution, Drafted, Drafts, Dtype, Event, FinishReason,
-    Gauge, Histogram, Image, ImageTensor, LoadError, Lossy, MAX_DEPTH, Memory, MemoryAccount, MemoryClass,
-    Metrics, Miss, MissReason, ModelInfo, Options, Pooling, Precision, Priority, Progress, Request,
-    RequestError, Sampling, SamplingRange, Speculate, StateSize, StepGate, TokenLogprobs, TokenSet, Usage,
-    Vision, WeightReads, WeightSummary, WhenFull,
+    Gauge, Gpu, Histogram, Image, ImageTensor, LoadError, Lossy, MAX_DEPTH, Memory, MemoryAccount,
+    MemoryClass, Metrics, Miss, MissReason, ModelInfo, Options, Pooling, Precision, Priority, Progress,
+    Request, RequestError, Sampling, SamplingRange, Speculate, StateSize, StepGate, TokenLogprobs, TokenSet,
+    Usage, Vision, WeightReads, WeightSummary, WhenFull,
 };
 pub use engine_loop::{
     admission::Permit,

@@ -64,11 +64,20 @@ pub fn library_path() -> Option<std::path::PathBuf> {
 
 /// Name of this thread's device: `cpu`, or the GPU's, since another GPU may compute other bits.
 pub fn device_name() -> String {
-    match (on_gpu(), cuda::device().filter(|_| cuda::in_use())) {
+    match (on_gpu(), own_device()) {
         (true, _) => bridge::device_name().unwrap_or_else(|_| "gpu".into()),
         (false, Some(device)) => format!("cuda {}", device.name),
         (false, None) => "cpu".into(),
     }
+}
+
+/// The bytes per second that this thread's GPU can read, if it is known.
+pub fn gpu_bandwidth() -> Option<f64> {
+    own_device()?.memory_bandwidth
+}
+
+fn own_device() -> Option<&'static cuda::Device> {
+    cuda::device().filter(|_| cuda::in_use())
 }
 
 pub fn gpu_available() -> bool {

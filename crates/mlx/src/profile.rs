@@ -15,6 +15,7 @@ static ON_DEVICE: AtomicBool = AtomicBool::new(false);
 static NODES: AtomicU64 = AtomicU64::new(0);
 static KERNELS: AtomicU64 = AtomicU64::new(0);
 static KERNEL_NANOSECONDS: AtomicU64 = AtomicU64::new(0);
+static WAITED_NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 
 /// See [`kernels`]. The kernels of a thread run one after another, so the lock is rarely contended.
 static BY_NAME: Mutex<Vec<KernelTime>> = Mutex::new(vec![]);
@@ -35,12 +36,14 @@ pub struct Counters {
     pub nodes: u64,
     /// Runs of our kernels, those that panicked included.
     pub kernels: u64,
-    /// Time inside our kernels. They run one after another, so this is wall time.
+    /// Time inside our kernels. They run one after another, so this is wall time. On a device of
+    /// ours only with [`time_on_device`].
     pub kernel_time: Duration,
+    /// Time in which threads waited for a device of ours.
+    pub waited: Duration,
 }
 
-/// Makes the times of kernels on a device of ours those that the device takes, instead of those
-/// that launching them takes: each is then waited for.
+/// Measures the time that each kernel takes on a device of ours; each is then waited for.
 pub fn time_on_device(on_device: bool) {
     ON_DEVICE.store(on_device, Relaxed);
 }
@@ -55,6 +58,7 @@ pub fn read() -> Counters {
         nodes: NODES.load(Relaxed),
         kernels: KERNELS.load(Relaxed),
         kernel_time: Duration::from_nanos(KERNEL_NANOSECONDS.load(Relaxed)),
+        waited: Duration::from_nanos(WAITED_NANOSECONDS.load(Relaxed)),
     }
 }
 
@@ -66,7 +70,8 @@ pub fn kernels() -> Vec<KernelTime> {
 /// Sets all counts of the process to 0. Code that is not alone in its process subtracts two
 /// [`read`]s instead.
 pub fn reset() {
-    [&NODES, &KERNELS, &KERNEL_NANOSECONDS].into_iter().for_each(|counter| counter.store(0, Relaxed));
+    let counters = [&NODES, &KERNELS, &KERNEL_NANOSECONDS, &WAITED_NANOSECONDS];
+    counters.into_iter().for_each(|counter| counter.store(0, Relaxed));
     BY_NAME.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
@@ -79,6 +84,7 @@ impl Sub for Counters {
             nodes: self.nodes - before.nodes,
             kernels: self.kernels - before.kernels,
             kernel_time: self.kernel_time - before.kernel_time,
+            waited: self.waited - before.waited,
         }
     }
 }
@@ -94,7 +100,15 @@ pub(crate) fn timed<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Counts a kernel that took `time`.
+/// Waits for a device of ours, and counts the time.
+pub(crate) fn waited<T>(wait: impl FnOnce() -> T) -> T {
+    let started = Instant::now();
+    let result = wait();
+    WAITED_NANOSECONDS.fetch_add(started.elapsed().as_nanos() as u64, Relaxed);
+    result
+}
+
+/// Counts a kernel that took `time`; zero for one that was launched and runs later.
 pub(crate) fn record(name: &'static str, time: Duration) {
     add(name, time);
     count_kernel(time);

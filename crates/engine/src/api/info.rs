@@ -59,6 +59,18 @@ pub struct WeightSummary {
     pub active_parameters: Option<usize>,
     /// `None` if the model has experts and does not say how many of them a token takes.
     pub reads: Option<WeightReads>,
+    /// Where the weights lie; `None`: in the host's memory.
+    pub gpu: Option<Gpu>,
+}
+
+/// A GPU, for measurements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gpu {
+    /// With the compute capability, if it is one of NVIDIA's.
+    pub name: String,
+    /// Bytes that its memory can deliver per second, by clock and width; `None` if they are not
+    /// known.
+    pub memory_bandwidth: Option<f64>,
 }
 
 /// Bytes of weights that a step reads, without single rows of embedding tables.

@@ -29,7 +29,7 @@ pub use self::{
     error::LoadError,
     event::{Drafted, Event, FinishReason, Lossy, TokenLogprobs, Usage},
     image::{Image, ImageTensor, Vision},
-    info::{ModelInfo, WeightReads, WeightSummary},
+    info::{Gpu, ModelInfo, WeightReads, WeightSummary},
     memory::Memory,
     memory_account::{CachePressure, MemoryAccount, MemoryClass},
     metrics::{Counter, Distribution, Drafts, Gauge, Histogram, Metrics},

@@ -94,11 +94,11 @@ pub(crate) struct Kernel {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PerToken {
     pub nodes: f64,
-    /// `None` on a GPU, where Lanner's kernels do not run.
+    /// `None` where Lanner's kernels do not run: on a GPU that is not NVIDIA's.
     pub kernels: Option<f64>,
-    /// Milliseconds in Lanner's kernels.
+    /// Milliseconds in Lanner's kernels; `None` on a GPU, unless each is timed.
     pub kernel_ms: Option<f64>,
-    /// Milliseconds of everything else.
+    /// Milliseconds of everything else; on a GPU those in which the host does not wait for it.
     pub host_ms: Option<f64>,
 }
 
@@ -206,11 +206,13 @@ fn per_token(from: &Arrival, to: &Arrival, tokens: usize) -> PerToken {
     let each = |total: f64| total / tokens as f64;
     let ms = |time: Duration| each(time.as_secs_f64() * 1e3);
     let ran = counted.kernels > 0;
+    // The GPU computes while the host works.
+    let elsewhere = if counted.waited.is_zero() { counted.kernel_time } else { counted.waited };
     PerToken {
         nodes: each(counted.nodes as f64),
         kernels: ran.then(|| each(counted.kernels as f64)),
-        kernel_ms: ran.then(|| ms(counted.kernel_time)),
-        host_ms: ran.then(|| ms((to.at - from.at).saturating_sub(counted.kernel_time))),
+        kernel_ms: (!counted.kernel_time.is_zero()).then(|| ms(counted.kernel_time)),
+        host_ms: ran.then(|| ms((to.at - from.at).saturating_sub(elsewhere))),
     }
 }
 
@@ -226,7 +228,7 @@ mod tests {
         Arrival {
             request,
             at,
-            counters: Counters { nodes, kernels: nodes / 2, kernel_time: at / 2 },
+            counters: Counters { nodes, kernels: nodes / 2, kernel_time: at / 2, waited: Duration::ZERO },
             kernels,
         }
     }
@@ -246,6 +248,17 @@ mod tests {
         assert_eq!((nodes, kernels, kernel_ms, host_ms), (20.0, Some(10.0), Some(7.5), Some(7.5)));
         let kernel = Kernel { name: "delta_net", prompt: 1.0, generated: Some(7.5) };
         assert_eq!(found.kernels, [kernel], "50 ms of 50 tokens, then half of each");
+    }
+
+    #[test]
+    fn sample_on_a_gpu_counts_launches_and_the_time_without_waiting() {
+        let arrivals = [100u64, 110, 130, 140].map(|ms| {
+            let waited = Duration::from_millis(ms) * 4 / 5;
+            let counters = Counters { nodes: 0, kernels: ms, kernel_time: Duration::ZERO, waited };
+            Arrival { counters, ..arrival(0, ms, 0) }
+        });
+        let found = sample(greedy(50, 4, 1), &[], &arrivals).unwrap().per_token.unwrap();
+        assert_eq!((found.kernels, found.kernel_ms, found.host_ms), (Some(15.0), None, Some(3.0)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The report of a benchmark, as JSON, table and picture.
 
-use engine::{ModelInfo, Precision, WeightReads};
+use engine::{Gpu, ModelInfo, Precision, WeightReads};
 use serde_json::{Value, json};
 
 use super::{
@@ -28,6 +28,10 @@ pub(crate) struct ModelReport {
     /// Precision of matrix products; `None` on a GPU.
     pub precision: Option<Precision>,
     pub reads: Option<WeightReads>,
+    /// Parameters that compute a prompt token.
+    pub active_parameters: Option<usize>,
+    /// The GPU that runs the model.
+    pub gpu: Option<Gpu>,
 }
 
 /// All repeats of one workload.
@@ -60,6 +64,17 @@ impl ModelReport {
             format: info.weights.format.clone(),
             precision: info.weights.precision,
             reads: info.weights.reads,
+            active_parameters: info.weights.active_parameters,
+            gpu: info.weights.gpu.clone(),
+        }
+    }
+
+    /// Gigabytes per second of the memory that holds the weights: a GPU's by its clock and width,
+    /// the host's as measured.
+    fn read_gb_s(&self, machine: &Machine) -> Option<f64> {
+        match &self.gpu {
+            Some(gpu) => Some(gpu.memory_bandwidth? / 1e9),
+            None => machine.read_gb_s,
         }
     }
 
@@ -104,10 +119,14 @@ impl Run {
         Some(model.step_bytes(self.workload.batch)? as f64 * steps / 1e9)
     }
 
-    /// [`weight_gb_s`](Run::weight_gb_s) as a share of the machine's bandwidth; `None` on a GPU.
+    /// [`weight_gb_s`](Run::weight_gb_s) as a share of the memory's bandwidth.
     fn read_fraction(&self, report: &BenchReport) -> Option<f64> {
-        self.per_token?.kernels?;
-        Some(self.weight_gb_s(&report.model)? / report.machine.read_gb_s?)
+        Some(self.weight_gb_s(&report.model)? / report.model.read_gb_s(&report.machine)?)
+    }
+
+    /// 10^12 floating-point operations per second of a prompt's products with weights.
+    fn prefill_tflop_s(&self, model: &ModelReport) -> Option<f64> {
+        Some(2.0 * model.active_parameters? as f64 * self.prefill.median / 1e12)
     }
 
     fn json(&self, report: &BenchReport) -> Value {
@@ -130,6 +149,7 @@ impl Run {
             "kernels": self.kernels.iter().map(Kernel::json).collect::<Vec<_>>(),
             "weight_gb_s": self.weight_gb_s(&report.model),
             "read_fraction": self.read_fraction(report),
+            "prefill_tflop_s": self.prefill_tflop_s(&report.model),
             "peak_memory_bytes": self.peak_memory,
             "mlx_peak_memory_bytes": self.mlx_peak_memory,
         })
@@ -140,7 +160,9 @@ impl Run {
         let percentile = |of: fn(&Percentiles) -> f64| number(self.token.as_ref().map(of));
         let each = |of: fn(&PerToken) -> Option<f64>| number(self.per_token.as_ref().and_then(of));
         let percent = self.read_fraction(report).map(|part| format!("{:.0} %", part * 100.0));
-        let memory = self.peak_memory.unwrap_or(self.mlx_peak_memory);
+        // The process does not count a GPU's memory.
+        let of_process = self.peak_memory.filter(|_| report.model.gpu.is_none());
+        let memory = of_process.unwrap_or(self.mlx_peak_memory);
         [
             prompt.to_string(),
             generate.to_string(),
@@ -158,6 +180,7 @@ impl Run {
             each(|each| each.kernels),
             number(self.weight_gb_s(&report.model)),
             percent.unwrap_or_else(|| "-".into()),
+            number(self.prefill_tflop_s(&report.model)),
             (memory / 1_000_000).to_string(),
         ]
     }
@@ -170,7 +193,7 @@ impl Kernel {
 }
 
 /// Times are in milliseconds, memory in megabytes.
-pub(super) const COLUMNS: [&str; 17] = [
+pub(super) const COLUMNS: [&str; 18] = [
     "prompt",
     "generate",
     "batch",
@@ -187,6 +210,7 @@ pub(super) const COLUMNS: [&str; 17] = [
     "calls",
     "weights GB/s",
     "of reads",
+    "prefill TFLOP/s",
     "memory",
 ];
 
@@ -258,11 +282,15 @@ pub(super) fn about(machine: &Machine, model: &ModelReport) -> Value {
             "threads": machine.threads,
             "vectors": machine.vectors,
             "read_gb_s": machine.read_gb_s,
+            "gpu": model.gpu.as_ref().map(|gpu| {
+                json!({ "name": gpu.name, "memory_gb_s": gpu.memory_bandwidth.map(|bytes| bytes / 1e9) })
+            }),
         },
         "model": {
             "name": model.name,
             "shape": model.shape,
             "parameters": model.parameters,
+            "active_parameters": model.active_parameters,
             "weight_bytes": model.weight_bytes,
             "quantization": model.format,
             "precision": model.precision.map(Precision::name),
@@ -274,6 +302,9 @@ pub(super) fn about(machine: &Machine, model: &ModelReport) -> Value {
 pub(super) fn heading(machine: &Machine, model: &ModelReport) -> [String; 2] {
     let random = if model.shape.is_some() { ", random weights" } else { "" };
     let precision = model.precision.map_or(String::new(), |p| format!(", precision {}", p.name()));
+    let gpu = model.gpu.as_ref().map_or(String::new(), |gpu| {
+        format!("{}, memory {} GB/s; ", gpu.name, number(gpu.memory_bandwidth.map(|bytes| bytes / 1e9)))
+    });
     let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
     [
         format!(
@@ -284,7 +315,7 @@ pub(super) fn heading(machine: &Machine, model: &ModelReport) -> [String; 2] {
             model.weight_bytes as f64 / 1e6
         ),
         format!(
-            "{}: {}, {}, {}, reads {} GB/s",
+            "{gpu}{}: {}, {}, {}, reads {} GB/s",
             machine.cpu.as_deref().unwrap_or("unknown processor"),
             count(machine.cores, "core"),
             count(machine.threads, "thread"),

@@ -171,14 +171,18 @@ pub enum CliCommand {
     ///
     /// p50, p90, p99: time between two tokens of a request, over all requests and repeats.
     ///
-    /// Kernels, host: time per generated token in Lanner's own kernels and everywhere else. Nodes,
-    /// calls: operations built and kernels run per generated token. In a batch, a step's cost is
-    /// divided by its tokens.
+    /// Kernels, host: time per generated token in Lanner's own kernels and everywhere else; on a
+    /// GPU kernels only with --kernels, and host is the time in which the host does not wait for
+    /// it. Nodes, calls: operations built and kernels run or launched per generated token. In a
+    /// batch, a step's cost is divided by its tokens.
     ///
     /// Weights GB/s: bytes of weights that a step reads times steps per second. Of reads: that as a
-    /// share of the memory read bandwidth of all threads, measured before and after.
+    /// share of the memory read bandwidth of all threads, measured before and after, or of a GPU's
+    /// memory by its clock and width.
     ///
-    /// Memory: peak of the process, or of MLX's arrays where the system does not report it.
+    /// Prefill TFLOP/s: a prompt's products with weights, without attention.
+    ///
+    /// Memory: peak of the process; of arrays on a GPU and where the system does not report it.
     ///
     /// Speeds and TTFT are medians; times are in milliseconds, memory in megabytes. An unknown
     /// value is `-`, in JSON null.

@@ -55,6 +55,9 @@ fn check_run(run: &Value, report: &Value) {
     let weights = number(&report["model"]["weight_bytes"]) * decode / batch / 1e9;
     check_near(number(&run["weight_gb_s"]), weights);
     check_near(number(&run["read_fraction"]), weights / number(&report["machine"]["read_gb_s"]));
+    let operations = 2.0 * number(&report["model"]["active_parameters"]);
+    let prefill = number(&run["prefill_tok_s"]["median"]);
+    check_near(number(&run["prefill_tflop_s"]), operations * prefill / 1e12);
     let kernels = number(&run["kernels_per_token"]);
     assert!(kernels > 0.0 && kernels < number(&run["nodes_per_token"]), "{run}");
     assert!(number(&run["kernel_ms_per_token"]) > 0.0 && number(&run["host_ms_per_token"]) > 0.0, "{run}");

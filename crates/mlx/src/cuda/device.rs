@@ -16,6 +16,7 @@ use super::{
     driver::{Driver, Handle},
     operations::Operations,
 };
+use crate::profile;
 
 /// An open device with all kernels loaded.
 pub struct Device {
@@ -29,6 +30,9 @@ pub struct Device {
     pub capability: (u32, u32),
     /// Bytes of the device's memory.
     pub total_memory: usize,
+    /// Bytes that its memory can deliver per second, by clock and width; `None` if the driver does
+    /// not know them.
+    pub memory_bandwidth: Option<f64>,
     functions: HashMap<&'static str, Function>,
     /// Pinned memory through which results are read.
     pub(super) staging: Mutex<Staging>,
@@ -105,6 +109,10 @@ pub fn open(
 
 /// Attributes of a device.
 const MULTIPROCESSORS: c_int = 16;
+/// In kilohertz, with two transfers each.
+const MEMORY_CLOCK: c_int = 36;
+/// In bits.
+const MEMORY_WIDTH: c_int = 37;
 const MAJOR: c_int = 75;
 const MINOR: c_int = 76;
 
@@ -152,6 +160,10 @@ impl Device {
         // A file in the cache may be damaged.
         let functions = load(CacheUse::Read).or_else(|_| load(CacheUse::Renew))?;
         let multiprocessors = attribute(MULTIPROCESSORS)? as u32;
+        let known = |which: c_int| attribute(which).ok().filter(|&value| value > 0).map(f64::from);
+        let bandwidth = |clock: f64, width: f64| 2.0 * 1e3 * clock * width / 8.0;
+        let memory_bandwidth =
+            known(MEMORY_CLOCK).zip(known(MEMORY_WIDTH)).map(|(clock, width)| bandwidth(clock, width));
         let name = format!("{name} sm_{major}{minor}");
         let (staging, pinned, operations) = Default::default();
         Ok(Device {
@@ -162,6 +174,7 @@ impl Device {
             multiprocessors,
             capability: (major as u32, minor as u32),
             total_memory,
+            memory_bandwidth,
             functions,
             staging,
             pinned,
@@ -199,7 +212,8 @@ impl Device {
     pub(super) fn wait(&self) -> Result<()> {
         let driver = self.enter();
         // SAFETY: the stream exists as long as the process.
-        driver.check(unsafe { (driver.synchronize)(self.stream) }, "finish a kernel")
+        let status = profile::waited(|| unsafe { (driver.synchronize)(self.stream) });
+        driver.check(status, "finish a kernel")
     }
 }
 

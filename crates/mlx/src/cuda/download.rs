@@ -10,6 +10,7 @@ use super::{
     device::{Device, device},
     driver::{Address, Handle},
 };
+use crate::profile;
 
 /// Pinned host memory, with an event that is reached once the device has filled or read it.
 pub(super) struct Pinned {
@@ -96,7 +97,7 @@ impl Download {
         let driver = device.enter();
         // SAFETY: the event exists, and the memory holds the bytes once it is reached.
         unsafe {
-            driver.check((driver.wait_for_event)(pinned.event), "finish a kernel")?;
+            driver.check(profile::waited(|| (driver.wait_for_event)(pinned.event)), "finish a kernel")?;
             Ok(std::slice::from_raw_parts(pinned.memory, self.bytes))
         }
     }

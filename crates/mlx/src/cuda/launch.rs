@@ -74,7 +74,11 @@ impl Device {
         self.launch_operations()?;
         let size = (grid, threads, shared);
         let launch = || self.launch_now(name, size, &LaunchAttribute::DEPENDENT, arguments);
-        if profile::times_on_device() { self.timed(name, launch) } else { profile::timed(name, launch) }
+        if profile::times_on_device() {
+            return self.timed(name, launch);
+        }
+        profile::record(name, Duration::ZERO);
+        launch()
     }
 
     /// Launches a kernel after what was launched before.
@@ -126,7 +130,7 @@ impl Device {
             driver.check((driver.record_event)(events[0], self.stream), "record an event")?;
             launch()?;
             driver.check((driver.record_event)(events[1], self.stream), "record an event")?;
-            driver.check((driver.wait_for_event)(events[1]), "finish a kernel")?;
+            driver.check(profile::waited(|| (driver.wait_for_event)(events[1])), "finish a kernel")?;
             driver.check((driver.elapsed_ms)(&mut ms, events[0], events[1]), "measure a kernel")?;
             for event in events {
                 driver.check((driver.destroy_event)(event), "drop an event")?;

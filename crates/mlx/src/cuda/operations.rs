@@ -5,10 +5,13 @@ use super::{download::Pinned, driver::Address};
 
 /// A kernel that executes a list of operations.
 ///
-/// It has seven parameters. The address of the operations: each begins with its kind and the sizes
-/// of the next two in bytes. The sizes of the first two. The address of an [`OperationWeights`] for
-/// each product, and the number of products. The address of a counter, to which each block of
-/// threads adds 1 after each operation. The counter's value before the launch.
+/// It has seven parameters:
+/// - the address of the operations, each of which begins with its kind and the sizes of the next
+///   two in bytes;
+/// - two: the sizes of the first two operations in bytes;
+/// - the address of an [`OperationWeights`] for each product, and the number of products;
+/// - the address of a counter, to which each block of threads adds 1 after each operation, and the
+///   counter's value before the launch.
 #[derive(Debug)]
 pub struct PersistentKernel {
     pub name: &'static str,

@@ -21,6 +21,7 @@ fn slices_and_concatenations_on_the_device_match_the_cpu() {
     if !has_device() {
         return;
     }
+    let before = mlx::profile::read();
     check("copies", || {
         let x = placed(array(1, &[3, 5, 8]));
         let y = placed(array(2, &[3, 2, 8]));
@@ -39,6 +40,8 @@ fn slices_and_concatenations_on_the_device_match_the_cpu() {
         ]
         .map(|array| (array.shape().to_vec(), bits(&array)))
     });
+    let waited = (mlx::profile::read() - before).waited;
+    assert!(!waited.is_zero(), "reading waits for the device, and the time counts");
 }
 
 #[test]
