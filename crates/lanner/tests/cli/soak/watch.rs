@@ -23,6 +23,8 @@ const ENGINE_THREADS: usize = 1;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Tokens of each watched stream.
 const WATCHED: usize = 400;
+/// Time after a gap in which the requests end that may have caused it.
+const SHORTLY: Duration = Duration::from_millis(200);
 /// Time without data after which a stream counts as dead.
 const SILENCE: Duration = Duration::from_secs(120);
 
@@ -120,8 +122,19 @@ impl Gaps {
     }
 
     /// Gaps longer than `limit`; longer than `busy` during a load and shortly after it, while two
-    /// models share the processors. Each with its time after the first one.
-    pub(super) fn over(&self, limit: Duration, busy: Duration, loads: &[(Instant, Instant)]) -> Vec<String> {
+    /// models share the processors. Each with its time after the first one and the requests that
+    /// ended in it or shortly after it.
+    pub(super) fn over(
+        &self,
+        limit: Duration,
+        busy: Duration,
+        loads: &[(Instant, Instant)],
+        outcomes: &[(Instant, String)],
+    ) -> Vec<String> {
+        let ended = |from: Instant, to: Instant| -> Vec<&str> {
+            let near = outcomes.iter().filter(|(end, _)| *end > from && *end < to + SHORTLY);
+            near.map(|(_, outcome)| outcome.as_str()).collect()
+        };
         let settle = Duration::from_secs(5);
         let during =
             |from: Instant, to: Instant| loads.iter().any(|load| load.0 < to && from < load.1 + settle);
@@ -129,7 +142,8 @@ impl Gaps {
             let is_busy = during(from, to);
             let at = from - self.0[0].0;
             let load = if is_busy { " during a load" } else { "" };
-            (*length > if is_busy { busy } else { limit }).then(|| format!("{length:.2?} at {at:.1?}{load}"))
+            (*length > if is_busy { busy } else { limit })
+                .then(|| format!("{length:.2?} at {at:.1?}{load}, beside {:?}", ended(from, to)))
         });
         late.collect()
     }
