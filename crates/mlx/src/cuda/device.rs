@@ -109,7 +109,7 @@ pub fn open(
 
 /// Attributes of a device.
 const MULTIPROCESSORS: c_int = 16;
-/// In kilohertz, with two transfers each.
+/// In kilohertz.
 const MEMORY_CLOCK: c_int = 36;
 /// In bits.
 const MEMORY_WIDTH: c_int = 37;
@@ -160,10 +160,7 @@ impl Device {
         // A file in the cache may be damaged.
         let functions = load(CacheUse::Read).or_else(|_| load(CacheUse::Renew))?;
         let multiprocessors = attribute(MULTIPROCESSORS)? as u32;
-        let known = |which: c_int| attribute(which).ok().filter(|&value| value > 0).map(f64::from);
-        let bandwidth = |clock: f64, width: f64| 2.0 * 1e3 * clock * width / 8.0;
-        let memory_bandwidth =
-            known(MEMORY_CLOCK).zip(known(MEMORY_WIDTH)).map(|(clock, width)| bandwidth(clock, width));
+        let memory_bandwidth = bandwidth(attribute(MEMORY_CLOCK).ok(), attribute(MEMORY_WIDTH).ok());
         let name = format!("{name} sm_{major}{minor}");
         let (staging, pinned, operations) = Default::default();
         Ok(Device {
@@ -217,6 +214,13 @@ impl Device {
     }
 }
 
+/// Bytes per second of memory with that clock and width; `None` if the driver reports 0 or nothing.
+fn bandwidth(clock: Option<c_int>, width: Option<c_int>) -> Option<f64> {
+    let known = |value: Option<c_int>| value.filter(|&value| value > 0).map(f64::from);
+    // Two transfers in each of the kilohertz.
+    Some(2.0 * 1e3 * known(clock)? * known(width)? / 8.0)
+}
+
 /// The kernels `names` of the modules.
 fn load(
     driver: &Driver,
@@ -242,4 +246,15 @@ fn load(
         Err(Fault(format!("no source has a kernel {name}")))
     };
     names.iter().map(|name| find(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bandwidth_is_that_of_two_transfers_per_clock() {
+        assert_eq!(bandwidth(Some(10_501_000), Some(384)), Some(1_008_096_000_000.0));
+        assert_eq!((bandwidth(Some(0), Some(384)), bandwidth(Some(1), None)), (None, None));
+    }
 }

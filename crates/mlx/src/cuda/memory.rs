@@ -181,7 +181,7 @@ impl Device {
                     (driver.download)(staging.memory, from, part.len(), self.stream),
                     "copy from the device",
                 )?;
-                driver.check((driver.synchronize)(self.stream), "finish a kernel")?;
+                self.wait()?;
                 part.copy_from_slice(std::slice::from_raw_parts(staging.memory, part.len()));
             }
         }

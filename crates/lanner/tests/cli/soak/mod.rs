@@ -122,8 +122,8 @@ impl Soak {
         Sample::of(&self.server)
     }
 
-    /// Runs `client` in all clients; returns the longest gap in a stream beside them. Valid requests
-    /// alone: that of a step with a whole batch and a full prefill chunk.
+    /// Runs `client` in all clients; returns the longest gap in a stream beside them. With valid
+    /// requests alone it is that of a step with a whole batch and a full prefill chunk.
     fn run_all(&self, client: fn(&Soak, &mut Random), time: Duration) -> Duration {
         let (start, pauses) = (Instant::now(), Pauses::default());
         let gaps = thread::scope(|scope| {
