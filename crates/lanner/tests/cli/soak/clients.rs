@@ -96,13 +96,6 @@ fn reads_slowly(soak: &Soak, random: &mut Random) {
     soak.count("reads slowly", "to the end");
 }
 
-/// Sends long prompts: with those of other clients they take all memory that the limit leaves.
-pub(super) fn fills(soak: &Soak, random: &mut Random) {
-    let body = json!({ "prompt": some_words(random, 3000), "max_tokens": 200, "ignore_eos": true });
-    let reply = ask(soak, "/v1/completions", body.to_string().as_bytes());
-    soak.count("fills the memory", status(&reply));
-}
-
 /// Requests more memory than the limit leaves.
 fn wants_too_much(soak: &Soak, random: &mut Random) {
     let mut body = match random.below(3) {
@@ -214,12 +207,7 @@ fn body(random: &mut Random, most_words: u64, max_tokens: u64) -> Value {
 }
 
 fn words(random: &mut Random, most: u64) -> String {
-    let count = 3 + random.below(most);
-    some_words(random, count)
-}
-
-fn some_words(random: &mut Random, count: u64) -> String {
-    let words: Vec<&str> = (0..count).map(|_| WORDS[random.below(8) as usize]).collect();
+    let words: Vec<&str> = (0..3 + random.below(most)).map(|_| WORDS[random.below(8) as usize]).collect();
     words.join(" ")
 }
 
