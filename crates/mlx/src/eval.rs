@@ -71,9 +71,20 @@ pub fn device_name() -> String {
     }
 }
 
-/// The bytes per second that this thread's GPU can read, if it is known.
-pub fn gpu_bandwidth() -> Option<f64> {
-    own_device()?.memory_bandwidth
+/// A GPU, for measurements.
+pub struct Gpu {
+    pub name: String,
+    /// Bytes that its memory can deliver per second; `None` if that is not known.
+    pub memory_bandwidth: Option<f64>,
+}
+
+/// This thread's GPU.
+pub fn gpu() -> Option<Gpu> {
+    match own_device() {
+        _ if on_gpu() => Some(Gpu { name: device_name(), memory_bandwidth: None }),
+        Some(device) => Some(Gpu { name: device.name.clone(), memory_bandwidth: device.memory_bandwidth }),
+        None => None,
+    }
 }
 
 fn own_device() -> Option<&'static cuda::Device> {

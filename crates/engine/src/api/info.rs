@@ -52,7 +52,7 @@ pub struct WeightSummary {
     pub parameters: usize,
     /// The format of most bytes: `affine 4-bit, group 64`, `mxfp4`, `bfloat16`.
     pub format: String,
-    /// Precision of products with the weights; `None` on a GPU, where MLX decides.
+    /// Precision of products with the weights; `None` on a GPU where MLX decides it.
     pub precision: Option<Precision>,
     /// Parameters of the layers that compute a prompt token: those of its experts, and no embedding
     /// or head. `None` as for `reads`.

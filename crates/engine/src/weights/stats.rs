@@ -110,7 +110,7 @@ impl WeightStats {
             format: format.map_or_else(String::new, |(format, _)| format.clone()),
             precision: (!mlx::on_gpu()).then(nn::precision),
             reads: self.reads(config),
-            gpu: gpu(),
+            gpu: mlx::gpu().map(|mlx::Gpu { name, memory_bandwidth }| Gpu { name, memory_bandwidth }),
             active_parameters: self
                 .expert_share(config)
                 .map(|share| self.layer_parameters + (self.expert_parameters as f64 * share) as usize),
@@ -135,13 +135,6 @@ impl WeightStats {
         let share = self.expert_share(config)?;
         Some(WeightReads { every_step, per_token: (self.experts as f64 * share) as usize })
     }
-}
-
-/// The GPU of this thread.
-fn gpu() -> Option<Gpu> {
-    let name = mlx::device_name();
-    let name = name.strip_prefix("cuda ").unwrap_or(&name);
-    (name != "cpu").then(|| Gpu { name: name.into(), memory_bandwidth: mlx::gpu_bandwidth() })
 }
 
 fn describe(q: Quantization) -> String {

@@ -25,7 +25,7 @@ pub(crate) struct ModelReport {
     pub weight_bytes: usize,
     /// Format of most weights.
     pub format: String,
-    /// Precision of matrix products; `None` on a GPU.
+    /// Precision of matrix products; `None` on a GPU where MLX decides it.
     pub precision: Option<Precision>,
     pub reads: Option<WeightReads>,
     /// Parameters that compute a prompt token.
@@ -73,7 +73,7 @@ impl ModelReport {
     /// the host's as measured.
     fn read_gb_s(&self, machine: &Machine) -> Option<f64> {
         match &self.gpu {
-            Some(gpu) => Some(gpu.memory_bandwidth? / 1e9),
+            Some(gpu) => memory_gb_s(gpu),
             None => machine.read_gb_s,
         }
     }
@@ -272,6 +272,10 @@ impl BenchReport {
     }
 }
 
+fn memory_gb_s(gpu: &Gpu) -> Option<f64> {
+    Some(gpu.memory_bandwidth? / 1e9)
+}
+
 /// The model and the machine, as JSON.
 pub(super) fn about(machine: &Machine, model: &ModelReport) -> Value {
     json!({
@@ -283,7 +287,7 @@ pub(super) fn about(machine: &Machine, model: &ModelReport) -> Value {
             "vectors": machine.vectors,
             "read_gb_s": machine.read_gb_s,
             "gpu": model.gpu.as_ref().map(|gpu| {
-                json!({ "name": gpu.name, "memory_gb_s": gpu.memory_bandwidth.map(|bytes| bytes / 1e9) })
+                json!({ "name": gpu.name, "memory_gb_s": memory_gb_s(gpu) })
             }),
         },
         "model": {
@@ -302,9 +306,10 @@ pub(super) fn about(machine: &Machine, model: &ModelReport) -> Value {
 pub(super) fn heading(machine: &Machine, model: &ModelReport) -> [String; 2] {
     let random = if model.shape.is_some() { ", random weights" } else { "" };
     let precision = model.precision.map_or(String::new(), |p| format!(", precision {}", p.name()));
-    let gpu = model.gpu.as_ref().map_or(String::new(), |gpu| {
-        format!("{}, memory {} GB/s; ", gpu.name, number(gpu.memory_bandwidth.map(|bytes| bytes / 1e9)))
-    });
+    let gpu = model
+        .gpu
+        .as_ref()
+        .map_or(String::new(), |gpu| format!("{}, memory {} GB/s; ", gpu.name, number(memory_gb_s(gpu))));
     let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
     [
         format!(

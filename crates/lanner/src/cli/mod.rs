@@ -171,14 +171,14 @@ pub enum CliCommand {
     ///
     /// p50, p90, p99: time between two tokens of a request, over all requests and repeats.
     ///
-    /// Kernels, host: time per generated token in Lanner's own kernels and everywhere else; on a
-    /// GPU kernels only with --kernels, and host is the time in which the host does not wait for
+    /// Kernels, host: time per generated token in Lanner's own kernels and everywhere else. On a
+    /// GPU only --kernels times kernels, and host is the time in which the host does not wait for
     /// it. Nodes, calls: operations built and kernels run or launched per generated token. In a
     /// batch, a step's cost is divided by its tokens.
     ///
     /// Weights GB/s: bytes of weights that a step reads times steps per second. Of reads: that as a
-    /// share of the memory read bandwidth of all threads, measured before and after, or of a GPU's
-    /// memory by its clock and width.
+    /// share of the memory's read bandwidth. The bandwidth of all threads is measured before and
+    /// after; a GPU's follows from the clock and the width of its memory.
     ///
     /// Prefill TFLOP/s: a prompt's products with weights, without attention.
     ///

@@ -78,7 +78,8 @@ pub(super) struct IntegerMatmul<'a> {
 pub(super) fn run(matmuls: Vec<IntegerMatmul>, kernels: &IntegerKernels) {
     let (k, rows) = (matmuls[0].groups.k, matmuls[0].groups.sources.len());
     let work = matmuls.iter().map(|matmul| rows * k * matmul.groups.n).sum();
-    // Small, so that the list of a decode step comes from the heap's cache of small pieces.
+    // Indices alone: tasks are more than twice as large, and glibc caches freed memory only up to
+    // 1 KB.
     let mut pieces: Vec<Piece> = Vec::with_capacity(TASKS * threads() * matmuls.len());
     for (matmul, IntegerMatmul { groups, .. }) in matmuls.iter().enumerate() {
         for (matrix, range) in groups.matrices() {
@@ -89,14 +90,10 @@ pub(super) fn run(matmuls: Vec<IntegerMatmul>, kernels: &IntegerKernels) {
             }
         }
     }
-    for_each(pieces.len(), work, |i| {
-        let piece = pieces[i].clone();
-        matmuls[piece.matmul].task(piece, kernels).run();
-    });
+    for_each(pieces.len(), work, |i| matmuls[pieces[i].matmul].task(&pieces[i], kernels).run());
 }
 
 /// Some rows of `x` and some columns of one matrix.
-#[derive(Clone)]
 struct Piece {
     matmul: usize,
     matrix: usize,
@@ -105,7 +102,7 @@ struct Piece {
 }
 
 impl IntegerMatmul<'_> {
-    fn task<'a>(&'a self, piece: Piece, kernels: &'a IntegerKernels) -> IntegerTask<'a> {
+    fn task<'a>(&'a self, piece: &Piece, kernels: &'a IntegerKernels) -> IntegerTask<'a> {
         let IntegerMatmul { weight, gated, inputs, groups, out } = self;
         let Piece { matrix, rows, columns, .. } = piece;
         IntegerTask {
@@ -116,7 +113,12 @@ impl IntegerMatmul<'_> {
             columns: columns.len(),
             inputs,
             start: rows.start,
-            output: TaskOutput { out, targets: &groups.targets[rows], n: groups.n, column: columns.start },
+            output: TaskOutput {
+                out,
+                targets: &groups.targets[rows.clone()],
+                n: groups.n,
+                column: columns.start,
+            },
             k: groups.k,
         }
     }

@@ -63,7 +63,6 @@ unsafe fn multiply_rows<const M: usize>(
     // the panel.
     unsafe {
         for half in 0..2 {
-            // In memory: registers hold the dot products.
             let mut totals = [[_mm256_setzero_ps(); 2]; M];
             for g in 0..groups {
                 let x = tile.groups.as_ptr().add((start / group + g) * rows + r);

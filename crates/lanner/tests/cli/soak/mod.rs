@@ -217,7 +217,8 @@ fn long_mixed_load_releases_everything() {
     let (samples, gaps) = soak.soak(time);
     let after = soak.after(&before);
 
-    for (what, count) in soak.counts() {
+    let counts = soak.counts();
+    for (what, count) in &counts {
         eprintln!("{count:8} {what}");
     }
     let memory: Vec<f64> = samples.iter().map(|sample| sample.resident).collect();
@@ -238,7 +239,6 @@ fn long_mixed_load_releases_everything() {
     let text = &soak.server.complete(&soak.known.0).json()["choices"][0]["text"];
     check(*text == soak.known.1, format!("the known prompt is answered with {text}"));
     check(after.is_back_at(&before), format!("{after:?} after the load, {before:?} before"));
-    let counts = soak.counts();
     let broken: Vec<_> =
         counts.keys().filter(|what| what.contains("500") || what.contains("wrong")).collect();
     check(broken.is_empty(), format!("{broken:?}"));
