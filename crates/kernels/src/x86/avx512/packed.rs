@@ -142,6 +142,8 @@ unsafe fn multiply_rows<
     sums: &mut [[f32; PANEL_ROWS]],
 ) {
     let (words, width) = (packing.group_words(), packing.group_lines());
+    // Half a line of `x` at a time: eight fours of codes. Groups are whole halves.
+    let halves = words * FOURS / 8;
     let rows = if ALL { M } else { tile.rows };
     let groups = lines.len() / width;
     assert!(sums.len() == M && r + M <= rows && tile.rows == rows && tile.groups.len() == groups * rows);
@@ -150,68 +152,62 @@ unsafe fn multiply_rows<
     // SAFETY: the caller has checked the features; the asserts keep accesses within the tile, and
     // each group has `words * FOURS` fours.
     unsafe {
-        let mut totals = [_mm512_setzero_ps(); M];
         let mut line = lines.as_ptr();
-        let mut q = 0;
         let segment = K_BLOCK / packing.group_size;
-        let mut left = segment;
-        for g in 0..groups {
-            let dots = group_dots::<FOURS, BYTES, M, CHAINS>(line, words, tile, [rows, r, q]);
-            let scales = floats(packing.floats, line.add(words));
-            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(words + PREFETCH_LINES).cast());
-            for m in 0..M {
-                let x = &*tile.groups.as_ptr().add(g * rows + r + m);
-                let mut dot = dots[m][0];
-                if CHAINS == 2 {
-                    for byte in 0..BYTES {
-                        dot[byte] = _mm512_add_epi32(dot[byte], dots[m][CHAINS - 1][byte]);
-                    }
-                }
-                totals[m] = add_group(totals[m], dot, scales, [x.step, x.sum]);
-            }
-            line = line.add(width);
-            q += words * FOURS;
-            left -= 1;
-            if left == 0 || g + 1 == groups {
-                left = segment;
+        for first in (0..groups).step_by(segment) {
+            let mut totals = [_mm512_setzero_ps(); M];
+            for g in first..groups.min(first + segment) {
+                let x = tile.lines.as_ptr().add(r);
+                let dots = group_dots::<FOURS, BYTES, M, CHAINS>(line, g * halves..(g + 1) * halves, x, rows);
+                let scales = floats(packing.floats, line.add(words));
+                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(words + PREFETCH_LINES).cast());
                 for m in 0..M {
-                    let sum = sums[m].as_mut_ptr().add(16 * half);
-                    let before = if g < segment { _mm512_setzero_ps() } else { _mm512_loadu_ps(sum) };
-                    _mm512_storeu_ps(sum, _mm512_add_ps(before, totals[m]));
-                    totals[m] = _mm512_setzero_ps();
+                    let x = &*tile.groups.as_ptr().add(g * rows + r + m);
+                    let mut dot = dots[m][0];
+                    if CHAINS == 2 {
+                        for byte in 0..BYTES {
+                            dot[byte] = _mm512_add_epi32(dot[byte], dots[m][CHAINS - 1][byte]);
+                        }
+                    }
+                    totals[m] = add_group(totals[m], dot, scales, [x.step, x.sum]);
                 }
+                line = line.add(width);
+            }
+            for m in 0..M {
+                let sum = sums[m].as_mut_ptr().add(16 * half);
+                let before = if first == 0 { _mm512_setzero_ps() } else { _mm512_loadu_ps(sum) };
+                _mm512_storeu_ps(sum, _mm512_add_ps(before, totals[m]));
             }
         }
     }
 }
 
-/// Dot products of the group at `line`, whose first four is `q`, with `M` of `rows` rows from row
-/// `r`.
+/// Dot products of a group whose codes start at `line`: half lines `halves` of `M` of `rows` rows
+/// of `x`, the first of which starts at `x`.
 ///
 /// # Safety
 /// See [`multiply_rows`], which keeps accesses within the tile.
 #[inline(always)]
 unsafe fn group_dots<const FOURS: usize, const BYTES: usize, const M: usize, const CHAINS: usize>(
     line: *const CacheLine,
-    words: usize,
-    tile: InputTile,
-    [rows, r, q]: [usize; 3],
+    halves: Range<usize>,
+    x: *const CacheLine,
+    rows: usize,
 ) -> [[[__m512i; BYTES]; CHAINS]; M] {
     // SAFETY: the caller ensures it.
     unsafe {
         let mut dots = [[[_mm512_setzero_si512(); BYTES]; CHAINS]; M];
-        for i in (0..words).step_by(2) {
-            for j in 0..2 {
-                let word = load_and_prefetch(&*line.add(i + j));
+        for (h, at) in halves.enumerate() {
+            let x = x.add(BYTES * (at / 2) * rows).cast::<i32>().add(at % 2 * 8);
+            for i in 0..8 / FOURS {
+                let word = load_and_prefetch(&*line.add(h * (8 / FOURS) + i));
                 for s in 0..FOURS {
                     let four = four::<_, FOURS>(word, s);
-                    let q = q + (i + j) * FOURS + s;
-                    let x = tile.lines.as_ptr().add(BYTES * (q / 16) * rows + r);
-                    let x = x.cast::<i32>().add(q % 16);
+                    let q = i * FOURS + s;
                     for m in 0..M {
-                        let chain = &mut dots[m][(j * FOURS + s) % CHAINS];
+                        let chain = &mut dots[m][q % CHAINS];
                         for byte in 0..BYTES {
-                            let x = _mm512_set1_epi32(*x.add(16 * (byte * rows + m)));
+                            let x = _mm512_set1_epi32(*x.add(16 * (byte * rows + m) + q));
                             chain[byte] = _mm512_dpbusd_epi32(chain[byte], four, x);
                         }
                     }
