@@ -177,8 +177,8 @@ pub enum CliCommand {
     /// batch, a step's cost is divided by its tokens.
     ///
     /// Weights GB/s: bytes of weights that a step reads times steps per second. Of reads: that as a
-    /// share of the memory's read bandwidth. The bandwidth of all threads is measured before and
-    /// after; a GPU's follows from the clock and the width of its memory.
+    /// share of the memory's read bandwidth. On the CPU, bench measures the bandwidth of all
+    /// threads before and after the runs. On a GPU, it multiplies the memory's clock by its width.
     ///
     /// Prefill TFLOP/s: a prompt's products with weights, without attention.
     ///

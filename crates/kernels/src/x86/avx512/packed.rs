@@ -150,7 +150,7 @@ unsafe fn multiply_rows<
     assert!(tile.planes == BYTES);
     assert!(tile.lines.len() >= BYTES * (groups * packing.group_size).div_ceil(64) * rows);
     // SAFETY: the caller has checked the features; the asserts keep accesses within the tile, and
-    // each group has `words * FOURS` fours.
+    // each group has `words` words of codes.
     unsafe {
         let mut line = lines.as_ptr();
         let segment = K_BLOCK / packing.group_size;
