@@ -1,4 +1,5 @@
-//! Counters of graph nodes built and kernels run, for the whole process; always on, no tracing.
+//! Counters of graph nodes built and kernels run, for the whole process. All but those by name are
+//! always on.
 //!
 //! Nodes that MLX adds to a graph by itself (broadcasts, conversions) are not counted.
 
@@ -12,6 +13,7 @@ use std::{
 };
 
 static ON_DEVICE: AtomicBool = AtomicBool::new(false);
+static COUNTS_BY_NAME: AtomicBool = AtomicBool::new(false);
 static NODES: AtomicU64 = AtomicU64::new(0);
 static KERNELS: AtomicU64 = AtomicU64::new(0);
 static KERNEL_NANOSECONDS: AtomicU64 = AtomicU64::new(0);
@@ -48,6 +50,12 @@ pub fn time_on_device(on_device: bool) {
     ON_DEVICE.store(on_device, Relaxed);
 }
 
+/// Also counts each kernel by its name, for [`kernels`]. A decode step of a small model takes a
+/// hundredth longer.
+pub fn count_by_name(by_name: bool) {
+    COUNTS_BY_NAME.store(by_name, Relaxed);
+}
+
 pub(crate) fn times_on_device() -> bool {
     ON_DEVICE.load(Relaxed)
 }
@@ -62,7 +70,7 @@ pub fn read() -> Counters {
     }
 }
 
-/// Runs and time of each kernel, in the order of their first runs.
+/// Runs and time of each kernel while [`count_by_name`] was on, in the order of their first runs.
 pub fn kernels() -> Vec<KernelTime> {
     BY_NAME.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
@@ -95,8 +103,9 @@ pub(crate) fn count_node() {
 
 /// Runs and counts a kernel's body.
 pub(crate) fn timed<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
-    let (result, time) = part(name, body);
-    count_kernel(time);
+    let started = Instant::now();
+    let result = body();
+    record(name, started.elapsed());
     result
 }
 
@@ -116,24 +125,25 @@ pub(crate) fn launched(name: &'static str) {
 /// Counts a kernel that took `time`.
 pub(crate) fn record(name: &'static str, time: Duration) {
     add(name, time);
-    count_kernel(time);
-}
-
-fn count_kernel(time: Duration) {
     KERNEL_NANOSECONDS.fetch_add(time.as_nanos() as u64, Relaxed);
     KERNELS.fetch_add(1, Relaxed);
 }
 
 /// Runs a part of a kernel, which also counts under this name.
-pub fn part<T>(name: &'static str, body: impl FnOnce() -> T) -> (T, Duration) {
+pub fn part<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
+    if !COUNTS_BY_NAME.load(Relaxed) {
+        return body();
+    }
     let started = Instant::now();
     let result = body();
-    let time = started.elapsed();
-    add(name, time);
-    (result, time)
+    add(name, started.elapsed());
+    result
 }
 
 fn add(name: &'static str, time: Duration) {
+    if !COUNTS_BY_NAME.load(Relaxed) {
+        return;
+    }
     let mut all = BY_NAME.lock().unwrap_or_else(PoisonError::into_inner);
     match all.iter_mut().find(|kernel| kernel.name == name) {
         Some(kernel) => (kernel.runs, kernel.time) = (kernel.runs + 1, kernel.time + time),

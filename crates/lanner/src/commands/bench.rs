@@ -60,6 +60,7 @@ fn measure_speed(model: &ModelConfig, config: &SpeedConfig) -> Result<(), Comman
     let shape = matches!(config.weights, BenchWeights::Random { .. }).then(|| name.clone());
     let report = ModelReport::new(name, shape, engine.info());
     machine.measure_reading();
+    engine::profile::count_by_name(config.kernels);
     engine::profile::time_on_device(config.kernels);
     let runs = run_all(&engine, config)?;
     engine.stop();

@@ -53,6 +53,7 @@ pub(crate) fn check<R: PartialEq + std::fmt::Debug>(what: &str, run: impl Fn() -
     };
     lanner_nn::use_gpu(false).unwrap();
     let expected = run();
+    mlx::profile::count_by_name(true);
     let before = persistent_runs();
     let got = on_device(true);
     assert!(got == expected, "{what}: the device's bits are not the CPU's");

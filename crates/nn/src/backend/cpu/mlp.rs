@@ -70,7 +70,7 @@ fn gated_product(
     if [gate, up].iter().all(|layer| layer.bias.is_none() && !layer.unrounded) {
         let [a, b] = [gate, up].map(|layer| layer.weight.view());
         let run = || kernels::gated_linear(x, a, b, activation, out, gate.inputs, gate.outputs, precision);
-        return profile::part("products", run).0;
+        return profile::part("products", run);
     }
     let (mut gates, mut ups) = (vec![0.0; out.len()], vec![0.0; out.len()]);
     products(x, [gate, up], &mut [&mut gates, &mut ups], precision);
