@@ -87,7 +87,12 @@ array allocate(mx::Shape shape, mx::Dtype dtype, size_t bytes) {
   return place == 0 ? whole : view(whole, std::move(shape), (line - place % line) % line / mx::size_of(dtype));
 }
 
-std::unique_ptr<Arrays> arrays() { return std::make_unique<Arrays>(); }
+std::unique_ptr<Arrays> arrays() {
+  auto arrays = std::make_unique<Arrays>();
+  // As many as most operations take, in one allocation.
+  arrays->list.reserve(8);
+  return arrays;
+}
 
 Out clone_array(const array& a) { return wrap(a); }
 

@@ -31,7 +31,12 @@ impl FrozenArray {
     /// If the array cannot be evaluated; weights have been.
     #[track_caller]
     pub fn of(array: &Array) -> FrozenArray {
-        let array = built(bridge::contiguous(&array.host()));
+        // MLX's `contiguous` copies an array whose buffer is much larger than its contents, and
+        // prepacked weights must not move.
+        let array = match array.is_ready() && !array.on_device() {
+            true => array.clone(),
+            false => built(bridge::contiguous(&array.host())),
+        };
         eval([&array]).unwrap_or_else(|e| panic!("{e}"));
         let bytes = bridge::bytes_of(&array.0).unwrap_or_else(|e| panic!("{e}"));
         let (data, bytes) = (bytes.as_ptr(), bytes.len());
