@@ -232,42 +232,44 @@ impl<T: Scalar, S: Scalar> AttentionCall<'_, T, S> {
         };
         let all: usize = tiles().map(length).map(|(length, blocks)| length * blocks.len()).sum();
         let blocks: usize = tiles().map(length).map(|(_, blocks)| blocks.len()).sum();
-        let mut partials = vec![0.0; all];
-        let (mut tasks, mut rest, piece) = (vec![], &mut partials[..], blocks.div_ceil(BLOCK_TASKS));
-        for (kv_head, index) in tiles() {
-            let (length, blocks) = length((kv_head, index));
-            for first in blocks.clone().step_by(piece) {
-                let (partials, after) = rest.split_at_mut(length * piece.min(blocks.end - first));
-                tasks.push(BlockTask { kv_head, index, first, partials });
-                rest = after;
-            }
-        }
-        for_each_chunk(&mut tasks, 1, self.work(), |_, task| {
-            let BlockTask { kv_head, index, first, ref mut partials } = task[0];
-            let tile = self.tile(kv_head, index, MAX_TILE_ROWS);
-            let (source, q) = (self.head(kv_head), self.query_floats(&tile));
-            with_scratch(q + tile.scratch_length(), |memory| {
-                let (q, scratch) = memory.split_at_mut(q);
-                self.queries(&tile, kv_head, q);
-                for (i, partial) in partials.chunks_exact_mut(tile.partial_length()).enumerate() {
-                    tile.attend(&source, q, first + i, scratch, partial);
-                }
-            });
-        });
-        let mut rest = &mut partials[..];
-        for (kv_head, index) in tiles() {
-            let tile = self.tile(kv_head, index, MAX_TILE_ROWS);
-            let length = tile.partial_length();
-            with_scratch(length, |total| {
-                tile.clear(total);
-                for block in Self::blocks(&tile) {
-                    let (partial, after) = std::mem::take(&mut rest).split_at_mut(length);
-                    tile.merge(total, partial, block);
+        let piece = blocks.div_ceil(BLOCK_TASKS);
+        with_scratch(all, |partials| {
+            let (mut tasks, mut rest) = (vec![], &mut partials[..]);
+            for (kv_head, index) in tiles() {
+                let (length, blocks) = length((kv_head, index));
+                for first in blocks.clone().step_by(piece) {
+                    let (partials, after) = rest.split_at_mut(length * piece.min(blocks.end - first));
+                    tasks.push(BlockTask { kv_head, index, first, partials });
                     rest = after;
                 }
-                self.write(&tile, kv_head, tile.finish(total), out);
+            }
+            for_each_chunk(&mut tasks, 1, self.work(), |_, task| {
+                let BlockTask { kv_head, index, first, ref mut partials } = task[0];
+                let tile = self.tile(kv_head, index, MAX_TILE_ROWS);
+                let (source, q) = (self.head(kv_head), self.query_floats(&tile));
+                with_scratch(q + tile.scratch_length(), |memory| {
+                    let (q, scratch) = memory.split_at_mut(q);
+                    self.queries(&tile, kv_head, q);
+                    for (i, partial) in partials.chunks_exact_mut(tile.partial_length()).enumerate() {
+                        tile.attend(&source, q, first + i, scratch, partial);
+                    }
+                });
             });
-        }
+            let mut rest = &mut partials[..];
+            for (kv_head, index) in tiles() {
+                let tile = self.tile(kv_head, index, MAX_TILE_ROWS);
+                let length = tile.partial_length();
+                with_scratch(length, |total| {
+                    tile.clear(total);
+                    for block in Self::blocks(&tile) {
+                        let (partial, after) = std::mem::take(&mut rest).split_at_mut(length);
+                        tile.merge(total, partial, block);
+                        rest = after;
+                    }
+                    self.write(&tile, kv_head, tile.finish(total), out);
+                });
+            }
+        });
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rows of `x` as integers with a step per group, laid out for the kernels.
 
-use std::ops::Range;
+use std::{cell::RefCell, mem, ops::Range};
 
 use crate::{
     cache_line::CacheLine,
@@ -128,6 +128,17 @@ pub(super) struct QuantizedInputs {
     row_groups: usize,
 }
 
+thread_local! {
+    /// Reused, since mapping fresh memory can cost more than quantising rows.
+    static FREE_GROUPS: RefCell<Vec<Vec<InputGroup>>> = const { RefCell::new(vec![]) };
+}
+
+impl Drop for QuantizedInputs {
+    fn drop(&mut self) {
+        FREE_GROUPS.with_borrow_mut(|free| free.push(mem::take(&mut self.groups)));
+    }
+}
+
 /// Up to 16 rows of `x`.
 #[derive(Clone, Copy)]
 pub(crate) struct InputTile<'a> {
@@ -168,7 +179,9 @@ impl QuantizedInputs {
         let planes = if as_bytes && width == ActivationWidth::One { 1 } else { 2 };
         let count = rows.sources.len();
         let mut lines = Scratch::new(count * blocks * planes);
-        let mut groups = vec![InputGroup::default(); count * row_groups];
+        let mut groups = FREE_GROUPS.with_borrow_mut(Vec::pop).unwrap_or_default();
+        groups.clear();
+        groups.resize(count * row_groups, InputGroup::default());
         let mut tiles: Vec<Range<usize>> = vec![];
         for (_, range) in rows.matrices() {
             tiles.extend(

@@ -9,7 +9,7 @@ use super::{
     attention::PreparedSoftmax,
     batch::{for_each_row, in_groups},
     norm::{PreparedNorm, with_normed},
-    values::{Activations, dispatch_stored, like, widened},
+    values::{Activations, dispatch_stored, like, widened, with_scratch_of},
 };
 use crate::{CoreAttention, KvRow, precision::kv_cache_dtype};
 
@@ -192,12 +192,32 @@ impl PreparedAttention {
         let stride = self.query_stride();
         let width = self.heads * stride;
         let (all_q, all_k) = (widened(&inputs[QUERIES]), widened(&inputs[KEYS]));
-        let q = self.rotated::<T>(&all_q[part(width)], stride, positions, q_norm, self.heads);
-        let k = self.rotated::<T>(&all_k[part(keys)], self.head_dim, positions, k_norm, self.kv_heads);
         let v = &inputs[VALUES].values::<T>()[part(keys)];
         let out: &mut [T] = out.values();
-        let mut rows = vec![];
-        let mut rest = &mut *out;
+        with_scratch_of(tokens.len() * queries, |q| {
+            with_scratch_of(tokens.len() * keys, |k| {
+                self.rotate(&all_q[part(width)], stride, positions, q_norm, self.heads, q);
+                self.rotate(&all_k[part(keys)], self.head_dim, positions, k_norm, self.kv_heads, k);
+                self.attend_rows::<T, S>(spans, [q, k, v], softmax, out, buffers);
+            });
+        });
+        if self.output_gate {
+            let gates = &inputs[QUERIES].values::<T>()[part(width)][self.head_dim..];
+            kernels::sigmoid_gated(out, gates, stride, self.head_dim);
+        }
+    }
+
+    /// Appends each row's keys and values to its buffers and attends to these.
+    fn attend_rows<T: Activations, S: Activations>(
+        &self,
+        spans: &[RowSpan],
+        [q, k, v]: [&[T]; 3],
+        softmax: kernels::Softmax,
+        out: &mut [T],
+        buffers: &mut [Output],
+    ) {
+        let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let (mut rows, mut rest) = (vec![], out);
         for (span, buffers) in spans.iter().zip(buffers.chunks_exact_mut(2)) {
             let out;
             (out, rest) = rest.split_at_mut(span.tokens * queries);
@@ -206,7 +226,7 @@ impl PreparedAttention {
         let work: usize =
             spans.iter().map(|span| span.tokens * (span.past + span.tokens) * queries * 2).sum();
         let attend = |row: &mut RowOutputs<T>| {
-            let start = row.span.start - tokens.start;
+            let start = row.span.start - spans[0].start;
             let of = |width: usize| start * width..(start + row.span.tokens) * width;
             let [all_keys, all_values] = &mut *row.buffers else { unreachable!("two buffers of a row") };
             let (all_keys, all_values) = (all_keys.values::<S>(), all_values.values::<S>());
@@ -223,26 +243,22 @@ impl PreparedAttention {
             }
         };
         for_each_row(&mut rows, |row| row.span.tokens, work, attend);
-        if self.output_gate {
-            let gates = &inputs[QUERIES].values::<T>()[part(width)][self.head_dim..];
-            kernels::sigmoid_gated(out, gates, stride, self.head_dim);
-        }
     }
 
-    /// Heads, the first numbers of each `stride`, after norm and rotation.
-    fn rotated<T: Activations>(
+    /// Writes heads, the first numbers of each `stride`, after norm and rotation.
+    fn rotate<T: Activations>(
         &self,
         x: &[f32],
         stride: usize,
         positions: &[i32],
         norm: Option<&PreparedNorm>,
         heads: usize,
-    ) -> Vec<T> {
+        out: &mut [T],
+    ) {
         let (scale, dim) = (self.rope_scale, self.head_dim);
-        let mut out = vec![T::default(); x.len() / stride * dim];
         let rope = |x: &[f32]| {
             let positions = RopePositions { values: positions, axes: &self.axes };
-            kernels::rope(x, positions, &self.frequencies, self.pairs, scale, &mut out, heads, dim)
+            kernels::rope(x, positions, &self.frequencies, self.pairs, scale, out, heads, dim)
         };
         if stride == dim {
             with_normed(norm, x, rope);
@@ -255,7 +271,6 @@ impl PreparedAttention {
                 with_normed(norm, own, rope);
             });
         }
-        out
     }
 
     /// Attention shape of the queries `tokens` of a row, whose keys are all in its buffers.

@@ -101,6 +101,12 @@ fn narrow<T: Scalar>(values: &[f32], out: &mut [T]) {
     out.iter_mut().zip(values).for_each(|(out, &value)| *out = T::from_f32(value));
 }
 
+/// Calls `f` with `length` values of unspecified contents, in memory that the thread reuses.
+pub(super) fn with_scratch_of<T: Element, R>(length: usize, f: impl FnOnce(&mut [T]) -> R) -> R {
+    let floats = (length * size_of::<T>()).div_ceil(size_of::<f32>());
+    kernels::with_scratch(floats, |memory| f(&mut bytemuck::cast_slice_mut(memory)[..length]))
+}
+
 /// Lets `write` fill float32 outputs, which are then rounded to the outputs' own types.
 pub(super) fn write_rounded(outputs: &mut [Output], write: impl FnOnce(&mut [&mut [f32]])) {
     if outputs.iter().all(|output| output.dtype() == Dtype::Float32) {
