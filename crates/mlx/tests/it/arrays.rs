@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use lanner_mlx::{Array, Dtype, OutputSpec, apply, eval};
+use lanner_mlx::{Array, Dtype, FrozenArray, OutputSpec, apply, eval};
 
 fn noise(seed: u64, shape: &[i32]) -> Array {
     Array::gumbel(shape, seed)
@@ -31,6 +31,19 @@ fn array_values_round_trip() {
     assert_eq!(values(&a.slice(-1, 1, 3)), [2.0, 3.0, 5.0, 6.0]);
     assert_eq!(a.argmax(-1).to_vec::<u32>().expect("uint32"), [2, 2]);
     assert!(a.to_vec::<u32>().expect_err("float32").to_string().contains("array of float32"));
+}
+
+/// Prepacked weights depend on their address.
+#[test]
+fn freezing_a_row_of_a_large_array_does_not_copy_it() {
+    let rows = noise(3, &[2, 1 << 16]);
+    eval([&rows]).expect("evaluates");
+    let row = rows.slice(0, 1, 2);
+    eval([&row]).expect("evaluates");
+    assert!(row.is_ready());
+    let (first, second) = (FrozenArray::of(&row), FrozenArray::of(&row));
+    assert_eq!(first.values::<f32>(), values(&row));
+    assert_eq!(first.values::<f32>().as_ptr(), second.values::<f32>().as_ptr());
 }
 
 #[test]
