@@ -33,9 +33,10 @@ impl FrozenArray {
     pub fn of(array: &Array) -> FrozenArray {
         // MLX's `contiguous` copies an array whose buffer is much larger than its contents, and
         // prepacked weights must not move.
-        let array = match array.is_ready() && !array.on_device() {
-            true => array.clone(),
-            false => built(bridge::contiguous(&array.host())),
+        let array = if array.is_ready() && !array.on_device() {
+            array.clone()
+        } else {
+            built(bridge::contiguous(&array.host()))
         };
         eval([&array]).unwrap_or_else(|e| panic!("{e}"));
         let bytes = bridge::bytes_of(&array.0).unwrap_or_else(|e| panic!("{e}"));

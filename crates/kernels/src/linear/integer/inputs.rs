@@ -1,6 +1,6 @@
 //! Rows of `x` as integers with a step per group, laid out for the kernels.
 
-use std::{cell::RefCell, mem, ops::Range};
+use std::{cell::Cell, mem, ops::Range};
 
 use crate::{
     cache_line::CacheLine,
@@ -130,12 +130,12 @@ pub(super) struct QuantizedInputs {
 
 thread_local! {
     /// Reused, since mapping fresh memory can cost more than quantising rows.
-    static FREE_GROUPS: RefCell<Vec<Vec<InputGroup>>> = const { RefCell::new(vec![]) };
+    static GROUPS: Cell<Vec<InputGroup>> = const { Cell::new(vec![]) };
 }
 
 impl Drop for QuantizedInputs {
     fn drop(&mut self) {
-        FREE_GROUPS.with_borrow_mut(|free| free.push(mem::take(&mut self.groups)));
+        GROUPS.set(mem::take(&mut self.groups));
     }
 }
 
@@ -179,7 +179,7 @@ impl QuantizedInputs {
         let planes = if as_bytes && width == ActivationWidth::One { 1 } else { 2 };
         let count = rows.sources.len();
         let mut lines = Scratch::new(count * blocks * planes);
-        let mut groups = FREE_GROUPS.with_borrow_mut(Vec::pop).unwrap_or_default();
+        let mut groups = GROUPS.take();
         groups.clear();
         groups.resize(count * row_groups, InputGroup::default());
         let mut tiles: Vec<Range<usize>> = vec![];
