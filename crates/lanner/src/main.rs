@@ -11,6 +11,11 @@ use lanner::{
     terminal::say,
 };
 
+// Arrays of MLX too: the symbol `malloc` is jemalloc's. The settings are in the shim of crate mlx.
+#[cfg(target_os = "linux")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(code) => code,

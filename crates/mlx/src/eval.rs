@@ -3,7 +3,7 @@
 use crate::{
     Array, Result,
     bridge::{self, Arrays},
-    cuda, process, profile,
+    cuda, profile,
 };
 
 /// Inputs of an operation in the host's memory.
@@ -156,17 +156,10 @@ pub fn wire_memory(bytes: usize) -> Result<()> {
     Ok(bridge::wire_memory(bytes)?)
 }
 
-/// Gives freed buffers of MLX, GPUs and the heap back to the system.
+/// Gives freed buffers of MLX and of GPUs back to the system.
 ///
 /// # Errors
 /// MLX fails to free its buffers.
-pub fn release_memory() -> Result<()> {
-    clear_cache()?;
-    process::trim_heap();
-    Ok(())
-}
-
-/// Gives freed buffers back to the system.
 pub fn clear_cache() -> Result<()> {
     cuda::clear_cache();
     Ok(bridge::clear_cache()?)

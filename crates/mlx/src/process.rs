@@ -1,4 +1,4 @@
-//! Process-wide settings: exit while MLX may still compute, and heaps.
+//! Exit while MLX may still compute.
 
 use std::ffi::c_int;
 
@@ -15,19 +15,4 @@ unsafe extern "C" {
 /// this only after a bounded wait for such a thread.
 pub fn exit_now(status: u8) -> ! {
     _exit(status.into())
-}
-
-/// Returns free memory of the heap to the system; otherwise up to 128 MB of it stay, and more below
-/// live allocations. Does nothing without glibc.
-pub(crate) fn trim_heap() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    {
-        #[allow(unsafe_code, reason = "glibc's function has no safe binding")]
-        unsafe extern "C" {
-            // SAFETY: glibc's `malloc_trim` takes any padding, locks the heaps it works on, and
-            // returns only memory that is free.
-            safe fn malloc_trim(padding: usize) -> c_int;
-        }
-        malloc_trim(0);
-    }
 }
