@@ -29,6 +29,7 @@ mod registers;
 mod tests;
 
 use std::{
+    arch::x86_64::__cpuid_count,
     cell::UnsafeCell,
     ffi::{c_int, c_void},
     mem::{transmute, zeroed},
@@ -48,13 +49,26 @@ thread_local! {
     static REGISTERS: UnsafeCell<Registers> = const { UnsafeCell::new(Registers::RELEASED) };
 }
 
-/// Emulates AMX in this process from now on if the processor has AVX-512; returns whether it does.
+/// Makes AMX instructions run in this process: those of the processor if it has AMX and the system
+/// permits it, emulated ones if it has AVX-512 alone. Returns whether they run.
 pub fn install() -> bool {
-    let possible = is_x86_feature_detected!("avx512f");
-    if possible {
-        install_handler();
+    if !is_x86_feature_detected!("avx512f") {
+        return false;
     }
-    possible
+    // AMX-TILE. Some of its instructions never raise SIGILL, so there is nothing to emulate.
+    if __cpuid_count(7, 0).edx >> 24 & 1 == 1 {
+        return is_permitted();
+    }
+    install_handler();
+    true
+}
+
+/// Asks the system for the use of the tile registers.
+fn is_permitted() -> bool {
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_long = 18;
+    // SAFETY: the call takes two numbers and sets a permission of the process.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
 }
 
 fn install_handler() {

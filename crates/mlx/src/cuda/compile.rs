@@ -85,11 +85,11 @@ pub fn cubins(
 /// There is no NVRTC, or a source does not compile.
 pub fn compile_logs(sources: Sources, arch: &str, options: &CompileOptions) -> Result<Vec<String>> {
     let nvrtc = Nvrtc::open(&options.nvrtc_folders)?;
-    // NVRTC may have a cubin in a cache of its own, and then reports nothing: a definition makes
-    // the program a new one.
-    let unique = format!("-DREPORT={}", std::process::id());
     let log = |&(name, text): &(&str, &str)| {
-        Ok(nvrtc.compile_source(name, text, sources.headers, arch, Some(&unique))?.1)
+        let compile = |option| nvrtc.compile_source(name, text, sources.headers, arch, option);
+        // NVRTC may have a cubin in a cache of its own, and then reports nothing. Versions without
+        // this option have no such cache.
+        compile(Some("--no-cache")).or_else(|_| compile(None)).map(|(_, report)| report)
     };
     sources.kernels.iter().map(log).collect()
 }
