@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks that tests do not depend on the machine's speed or load: runs the memory limit test and the
 # whole suite repeatedly, the last two suites beside busy processes. Arguments: the numbers of runs (200
-# and 5). SUITE is the command of a suite, such as test programs built before, without cargo.
+# and 5). The variable SUITE replaces `cargo test` as the command of a suite: with it, and 0 as the first
+# argument, no cargo is needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

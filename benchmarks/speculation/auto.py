@@ -140,9 +140,12 @@ def table(head, rows):
 
 def markdown(found):
     machine = found["machine"]
+    hardware = f"{machine['cpu']}, {machine['threads']} threads, {machine['vectors']}"
+    if machine.get("gpu"):
+        hardware = f"{machine['gpu']['name']} ({machine['threads']} threads of {machine['cpu']})"
     text = [f"# `auto` beside plain decoding and the best fixed choice: {found['name']}", "",
-            f"{found['model']['name']} on {machine['cpu']}, {machine['threads']} threads, "
-            f"{machine['vectors']}, one request at a time, {found['rounds']} rounds.",
+            f"{found['model']['name']} on {hardware}, one request at a time, "
+            f"{found['rounds']} rounds.",
             "Made by `benchmarks/speculation/auto.py`."]
     if found["others"] is not None:
         text += ["", f"Other programs took {found['others']:.0%} of the processors' time."]

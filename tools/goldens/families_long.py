@@ -39,8 +39,8 @@ long("gemma2", "gemma2-a", (SLIDES,), dict(sliding_window=256, head_dim=64, quer
 long("gemma3_text", "gemma3_text-a", (SLIDES_LATER,),
      dict(sliding_window=512, head_dim=128, query_pre_attn_scalar=128, num_attention_heads=2,
           rope_scaling=dict(factor=8.0, rope_type="linear")))
-long("gemma4_e", merged(GEMMA4_FOR_TEXT, GEMMA4_E), (SLIDES,), dict(sliding_window=128, head_dim=64,
-                                                                    global_head_dim=128))
+long("gemma4_e", merged(GEMMA4_FOR_TEXT, GEMMA4_E), (840, 600), dict(sliding_window=128, head_dim=64,
+                                                                      global_head_dim=128))
 long("gemma4_moe", merged(GEMMA4_FOR_TEXT, GEMMA4_MOE), (SLIDES_LATER,), dict(sliding_window=512, head_dim=64))
 long("glm4", "glm4-a", (700,), dict(head_dim=64))
 long("glm4_moe", "glm4_moe-a", (700,), dict(head_dim=64))

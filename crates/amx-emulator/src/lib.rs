@@ -55,12 +55,21 @@ pub fn install() -> bool {
     if !is_x86_feature_detected!("avx512f") {
         return false;
     }
-    // AMX-TILE. Some of its instructions never raise SIGILL, so there is nothing to emulate.
-    if __cpuid_count(7, 0).edx >> 24 & 1 == 1 {
+    // LDTILECFG raises no SIGILL there, so nothing can be emulated.
+    if has_amx() {
         return is_permitted();
     }
     install_handler();
     true
+}
+
+/// Whether the processor has AMX-TILE.
+fn has_amx() -> bool {
+    // Not unsafe since Rust 1.94.
+    #[allow(unused_unsafe)]
+    // SAFETY: each processor with AVX-512 has this leaf.
+    let leaf = unsafe { __cpuid_count(7, 0) };
+    leaf.edx >> 24 & 1 == 1
 }
 
 /// Asks the system for the use of the tile registers.

@@ -12,7 +12,7 @@ use lanner::{
 };
 
 // Arrays of MLX too: the symbol `malloc` is jemalloc's. The settings are in the shim of crate mlx.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

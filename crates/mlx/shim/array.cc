@@ -11,14 +11,14 @@ namespace lanner {
 
 namespace {
 // Without this variable MLX rounds float32 products on CUDA to 10 bits of mantissa (TF32). Set before
-// `main`, while no other thread can read the environment.
+// `main`, while no other thread reads the environment.
 [[maybe_unused]] const int no_tf32 = setenv("MLX_ENABLE_TF32", "0", 0);
 }  // namespace
 
-// Settings of jemalloc, which the program links on Linux (ADR 45); nobody else reads them. Freed memory goes back to
-// the system within two seconds, also while the process is idle. Consecutive steps allocate arrays of the same sizes,
-// so it does not go back sooner, not even the largest pieces. Memory freed in one arena serves no other; with a single
-// one, threads that compute at the same time would wait for each other.
+// Settings of jemalloc (ADR 45); only a program that links it reads them. Steps allocate arrays of the same sizes again
+// and again, so freed memory, that of the largest arrays too, is kept for two seconds, by the background thread for up
+// to four. Two arenas: free memory of one does not serve the other, and with a single one threads that compute at the
+// same time would wait for each other.
 extern "C" const char* malloc_conf =
     "background_thread:true,max_background_threads:1,narenas:2,dirty_decay_ms:2000,muzzy_decay_ms:0,"
     "oversize_threshold:0";
@@ -185,5 +185,17 @@ void wire_memory(size_t bytes) {
 }
 
 void clear_cache() { mx::clear_cache(); }
+
+#ifdef __GLIBC__
+// jemalloc's; missing in programs that do not link it.
+extern "C" __attribute__((weak)) int mallctl(const char* name, void* old, size_t* old_size, void* value, size_t size);
+#endif
+
+void release_heap() {
+#ifdef __GLIBC__
+  // Of all arenas: MALLCTL_ARENAS_ALL.
+  if (mallctl != nullptr) mallctl("arena.4096.purge", nullptr, nullptr, nullptr, 0);
+#endif
+}
 
 }  // namespace lanner

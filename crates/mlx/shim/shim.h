@@ -77,6 +77,8 @@ void set_memory_limit(size_t bytes);
 void build_shapes_only();
 void wire_memory(size_t bytes);
 void clear_cache();
+// Returns the free memory of the heap to the system, if jemalloc allocates it.
+void release_heap();
 
 // device.cc
 // An array in a GPU's memory, which `free_device` gets back.

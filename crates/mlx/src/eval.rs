@@ -156,10 +156,18 @@ pub fn wire_memory(bytes: usize) -> Result<()> {
     Ok(bridge::wire_memory(bytes)?)
 }
 
-/// Gives freed buffers of MLX and of GPUs back to the system.
+/// Gives freed buffers of MLX and GPUs back to the system, and in a program that allocates with
+/// jemalloc the free memory of its heap.
 ///
 /// # Errors
 /// MLX fails to free its buffers.
+pub fn release_memory() -> Result<()> {
+    clear_cache()?;
+    bridge::release_heap();
+    Ok(())
+}
+
+/// Gives freed buffers back to the system.
 pub fn clear_cache() -> Result<()> {
     cuda::clear_cache();
     Ok(bridge::clear_cache()?)

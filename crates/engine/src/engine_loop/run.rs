@@ -281,7 +281,7 @@ enum ReceiveMode {
 
 /// Gives freed memory back to the system.
 pub(super) fn release_memory() {
-    if let Err(error) = mlx::clear_cache() {
+    if let Err(error) = mlx::release_memory() {
         tracing::warn!("freed memory is not returned to the system: {error}");
     }
 }

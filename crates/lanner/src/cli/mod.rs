@@ -178,8 +178,8 @@ pub enum CliCommand {
     ///
     /// Weights GB/s: bytes of weights that a step reads times steps per second. Of reads: that as a
     /// share of the memory's read bandwidth. On the CPU, bench measures the bandwidth of all
-    /// threads before and after the runs. On a GPU, the bandwidth is the memory's clock times the width
-    /// of its bus.
+    /// threads before and after the runs. On a GPU, the bandwidth is the memory's clock times the
+    /// width of its bus.
     ///
     /// Prefill TFLOP/s: a prompt's products with weights, without attention.
     ///

@@ -1,4 +1,4 @@
-//! A server with a memory limit just above the weights and a step.
+//! A server's allocator, and a memory limit just above the weights and a step.
 
 use std::thread;
 
@@ -42,6 +42,17 @@ fn all(server: &ServerProcess) -> Vec<Reply> {
         let running: Vec<_> = (0..12).map(|i| scope.spawn(move || complete(server, i, Some(40)))).collect();
         running.into_iter().map(|reply| reply.join().unwrap()).collect()
     })
+}
+
+/// The settings of jemalloc ask for its thread: were they not found, none of them would hold.
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn server_allocates_with_jemalloc_and_our_settings() {
+    let server = ServerProcess::start(&[]);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap().flatten();
+    let names: Vec<String> =
+        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok()).collect();
+    assert!(names.iter().any(|name| name.trim() == "jemalloc_bg_thd"), "{names:?}");
 }
 
 #[test]

@@ -78,8 +78,7 @@ pub(super) struct IntegerMatmul<'a> {
 pub(super) fn run(matmuls: Vec<IntegerMatmul>, kernels: &IntegerKernels) {
     let (k, rows) = (matmuls[0].groups.k, matmuls[0].groups.sources.len());
     let work = matmuls.iter().map(|matmul| rows * k * matmul.groups.n).sum();
-    // Indices alone: tasks are more than twice as large, and glibc caches freed memory only up to
-    // 1 KB.
+    // Indices alone: tasks are more than twice as large.
     let mut pieces: Vec<Piece> = Vec::with_capacity(TASKS * threads() * matmuls.len());
     for (matmul, IntegerMatmul { groups, .. }) in matmuls.iter().enumerate() {
         for (matrix, range) in groups.matrices() {

@@ -10,10 +10,13 @@ use std::arch::{asm, x86_64::*};
 /// With the feature `emulated-tiles` and `emulate`, AVX-512 with bfloat16 is enough: tile
 /// instructions are emulated from then on.
 pub(crate) fn is_available(emulate: bool) -> bool {
-    let leaf = __cpuid_count(7, 0);
+    // Not unsafe since Rust 1.94.
+    #[allow(unused_unsafe)]
+    // SAFETY: x86-64 processors have this instruction, and the first leaf names the last one.
+    let (last, leaf) = unsafe { (__cpuid(0).eax, __cpuid_count(7, 0)) };
     // AMX-TILE, AMX-BF16 and AMX-INT8.
     let all = [24, 22, 25].iter().all(|bit| leaf.edx >> bit & 1 == 1);
-    all && __cpuid(0).eax >= 7 && is_permitted() || emulate && emulator_installed()
+    all && last >= 7 && is_permitted() || emulate && emulator_installed()
 }
 
 #[cfg(all(feature = "emulated-tiles", target_os = "linux"))]
