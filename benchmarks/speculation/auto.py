@@ -144,8 +144,8 @@ def markdown(found):
     if machine.get("gpu"):
         hardware = f"{machine['gpu']['name']} ({machine['threads']} threads of {machine['cpu']})"
     text = [f"# `auto` beside plain decoding and the best fixed choice: {found['name']}", "",
-            f"{found['model']['name']} on {hardware}, one request at a time, "
-            f"{found['rounds']} rounds.",
+            f"{found['model']['name']} on {hardware},",
+            f"one request at a time, {found['rounds']} rounds.",
             "Made by `benchmarks/speculation/auto.py`."]
     if found["others"] is not None:
         text += ["", f"Other programs took {found['others']:.0%} of the processors' time."]

@@ -34,8 +34,8 @@ use crate::{
 const CLIENTS: u64 = 12;
 /// Longest time between two tokens, beyond the longest step.
 const STALL: Duration = Duration::from_millis(100);
-/// Largest growth of resident memory over the measured time, as a share of its mean. It is the trend
-/// that counts: memory follows the load, so a tenth of the time can lie 5 % above another.
+/// Largest growth of resident memory over the measured time, as a share of its mean. The trend
+/// counts: memory follows the load, so a tenth of the time can lie 5 % above another.
 const GROWTH: f64 = 0.03;
 /// The load is warm once resident memory has grown by less than this ratio for a sixth of the
 /// measured time.
