@@ -41,8 +41,8 @@ const GROWTH: f64 = 0.03;
 /// measured time.
 const WARM: f64 = 1.01;
 /// Most resident megabytes that stay after the load, with an empty cache: code and pages of weights
-/// that were not touched before.
-const KEPT: f64 = 10.0;
+/// that were not touched before, and pages that small live pieces share.
+const KEPT: f64 = 20.0;
 /// Time after the last request in which threads and connections must be gone.
 const SETTLE: Duration = Duration::from_secs(60);
 /// Longer than the lifetime of idle threads.
