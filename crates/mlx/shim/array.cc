@@ -15,10 +15,10 @@ namespace {
 [[maybe_unused]] const int no_tf32 = setenv("MLX_ENABLE_TF32", "0", 0);
 }  // namespace
 
-// Settings of jemalloc (ADR 45); only a program that links it reads them. Steps allocate arrays of the same sizes again
-// and again, so freed memory, that of the largest arrays too, is kept for two seconds, by the background thread for up
-// to four. Two arenas: free memory of one does not serve the other, and with a single one threads that compute at the
-// same time would wait for each other.
+// Settings of jemalloc (ADR 45); only a program that links it reads them. Steps allocate arrays of
+// the same sizes again and again, so freed memory, that of the largest arrays too, is kept for two
+// seconds, in an idle process for up to four. Two arenas: free memory of one does not serve the
+// other, and with a single one threads that compute at the same time would wait for each other.
 extern "C" const char* malloc_conf =
     "background_thread:true,max_background_threads:1,narenas:2,dirty_decay_ms:2000,muzzy_decay_ms:0,"
     "oversize_threshold:0";
@@ -188,7 +188,8 @@ void clear_cache() { mx::clear_cache(); }
 
 #ifdef __GLIBC__
 // jemalloc's; missing in programs that do not link it.
-extern "C" __attribute__((weak)) int mallctl(const char* name, void* old, size_t* old_size, void* value, size_t size);
+extern "C" __attribute__((weak)) int mallctl(
+    const char* name, void* old, size_t* old_size, void* value, size_t size);
 #endif
 
 void release_heap() {
