@@ -1,6 +1,7 @@
 //! The clients of the soak test; each runs until the test ends.
 
 use std::{
+    collections::BTreeMap,
     io::{Read, Write},
     net::TcpStream,
     thread,
@@ -25,20 +26,55 @@ const STARTS: [&str; 3] = [
 ];
 /// Time without data after which a request counts as unanswered.
 const SILENCE: Duration = Duration::from_secs(120);
+/// Parts into which a range of prompt lengths is divided.
+const LENGTHS: u64 = 8;
+
+/// Random numbers of a client. Kinds of requests and lengths of prompts come from decks of cards, so
+/// every few minutes have the same mixture: what memory still does is not the load's doing.
+pub(super) struct Draws {
+    random: Random,
+    decks: BTreeMap<(&'static str, u64), Vec<u64>>,
+}
+
+impl Draws {
+    pub(super) fn new(seed: u64) -> Draws {
+        Draws { random: Random(seed), decks: BTreeMap::new() }
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.random.below(limit)
+    }
+
+    /// A number below `limit`; each one comes once before any comes again.
+    fn card(&mut self, deck: (&'static str, u64), limit: u64) -> u64 {
+        let rest = self.decks.entry(deck).or_default();
+        if rest.is_empty() {
+            rest.extend(0..limit);
+        }
+        rest.swap_remove(self.random.below(rest.len() as u64) as usize)
+    }
+
+    /// A number below `limit`, evenly spread over the range.
+    fn spread(&mut self, limit: u64) -> u64 {
+        let parts = limit.min(LENGTHS);
+        let part = self.card(("lengths", limit), parts);
+        (part * limit + self.below(limit)) / parts
+    }
+}
 
 /// Sends each kind of request once, so that everything long-lived exists.
 pub(super) fn each_once(soak: &Soak) {
     known(soak);
-    chats(soak, &mut Random(92));
+    chats(soak, &mut Draws::new(92));
     load(soak, "merlin");
     load(soak, "/no/such/folder");
     known(soak);
 }
 
 /// Sends valid and invalid requests in random order.
-pub(super) fn mixed(soak: &Soak, mut random: Random) {
+pub(super) fn mixed(soak: &Soak, mut random: Draws) {
     while soak.runs() {
-        match random.below(10) {
+        match random.card(("kinds", 0), 10) {
             0 => known(soak),
             1..4 => answered(soak, &mut random),
             4 => leaves(soak, &mut random),
@@ -65,7 +101,7 @@ fn known(soak: &Soak) {
 }
 
 /// Reads the whole answer to a prompt of up to several prefill chunks.
-pub(super) fn answered(soak: &Soak, random: &mut Random) {
+pub(super) fn answered(soak: &Soak, random: &mut Draws) {
     let tokens = 8 + random.below(60);
     let body = body(random, 900, tokens);
     let reply = ask(soak, "/v1/completions", body.to_string().as_bytes());
@@ -78,7 +114,7 @@ pub(super) fn answered(soak: &Soak, random: &mut Random) {
     }
 }
 
-fn leaves(soak: &Soak, random: &mut Random) {
+fn leaves(soak: &Soak, random: &mut Draws) {
     let body = body(random, 300, 300).to_string();
     let mut stream = client::open(soak.server.address, "POST /v1/completions", HEADERS, body.as_bytes());
     let _ = stream.set_read_timeout(Some(Duration::from_millis(20 + random.below(1000))));
@@ -86,7 +122,7 @@ fn leaves(soak: &Soak, random: &mut Random) {
     soak.count("leaves", "left");
 }
 
-fn reads_slowly(soak: &Soak, random: &mut Random) {
+fn reads_slowly(soak: &Soak, random: &mut Draws) {
     let body = body(random, 50, 100).to_string();
     let mut stream = client::open(soak.server.address, "POST /v1/completions", HEADERS, body.as_bytes());
     let mut some = [0; 2048];
@@ -97,8 +133,8 @@ fn reads_slowly(soak: &Soak, random: &mut Random) {
 }
 
 /// Requests more memory than the limit leaves.
-fn wants_too_much(soak: &Soak, random: &mut Random) {
-    let mut body = match random.below(3) {
+fn wants_too_much(soak: &Soak, random: &mut Draws) {
+    let mut body = match random.card(("excess", 0), 3) {
         0 => body(random, 10, 1 << 20),
         1 => body(random, 3000, 200),
         _ => {
@@ -110,8 +146,8 @@ fn wants_too_much(soak: &Soak, random: &mut Random) {
     soak.count("wants too much", status(&reply));
 }
 
-fn chats(soak: &Soak, random: &mut Random) {
-    let turns = (0..1 + random.below(6)).map(
+fn chats(soak: &Soak, random: &mut Draws) {
+    let turns = (0..1 + random.card(("turns", 0), 6)).map(
         |i| json!({ "role": if i % 2 == 0 { "user" } else { "assistant" }, "content": words(random, 30) }),
     );
     let messages: Vec<Value> =
@@ -123,9 +159,9 @@ fn chats(soak: &Soak, random: &mut Random) {
 }
 
 /// Sends one of several invalid requests.
-fn fails(soak: &Soak, random: &mut Random) {
+fn fails(soak: &Soak, random: &mut Draws) {
     let path = ["/v1/chat/completions", "/v1/completions"][random.below(2) as usize];
-    let text = match random.below(9) {
+    let text = match random.card(("faults", 0), 9) {
         0 => "{\"messages\": [".into(),
         1 => json!({ "messages": [{ "role": "user", "content": "hi" }], "max_tokens": "many" }).to_string(),
         2 => json!({ "prompt": "hi", "messages": [], "n": 99 }).to_string(),
@@ -198,7 +234,7 @@ pub(super) fn slow_sender(soak: &Soak) {
     }
 }
 
-fn body(random: &mut Random, most_words: u64, max_tokens: u64) -> Value {
+fn body(random: &mut Draws, most_words: u64, max_tokens: u64) -> Value {
     let priority = ["interactive", "normal", "background"][random.below(3) as usize];
     json!({
         "prompt": words(random, most_words), "seed": random.below(1 << 30), "max_tokens": max_tokens,
@@ -206,8 +242,8 @@ fn body(random: &mut Random, most_words: u64, max_tokens: u64) -> Value {
     })
 }
 
-fn words(random: &mut Random, most: u64) -> String {
-    let words: Vec<&str> = (0..3 + random.below(most)).map(|_| WORDS[random.below(8) as usize]).collect();
+fn words(random: &mut Draws, most: u64) -> String {
+    let words: Vec<&str> = (0..3 + random.spread(most)).map(|_| WORDS[random.below(8) as usize]).collect();
     words.join(" ")
 }
 

@@ -24,7 +24,10 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
-use self::watch::{Gaps, Pauses, Sample, metric};
+use self::{
+    clients::Draws,
+    watch::{Gaps, Pauses, Sample, metric},
+};
 use crate::{
     load::{Random, median},
     support::{client, process::ServerProcess},
@@ -130,7 +133,7 @@ impl Soak {
             scope.spawn(|| pauses.watch(self));
             for i in 0..CLIENTS {
                 scope.spawn(move || {
-                    let mut random = Random(1000 + i);
+                    let mut random = Draws::new(1000 + i);
                     while self.runs() {
                         clients::answered(self, &mut random);
                     }
@@ -152,7 +155,7 @@ impl Soak {
         let (samples, gaps) = thread::scope(|scope| {
             scope.spawn(|| pauses.watch(self));
             for i in 0..CLIENTS {
-                scope.spawn(move || clients::mixed(self, Random(i + 1)));
+                scope.spawn(move || clients::mixed(self, Draws::new(i + 1)));
             }
             scope.spawn(|| clients::loads(self, Random(90)));
             scope.spawn(|| clients::idle(self, Random(91)));
