@@ -12,8 +12,8 @@
 #pragma once
 #include "warpgroup.cuh"
 
-// Weights come by pieces of so many groups.
-constexpr int WIDE_PIECE = 4;
+// Groups of inputs that come together.
+constexpr int WIDE_PAIR = 2;
 
 // For measurements: leave parts out. Products of other modes than 0 are wrong.
 constexpr int NO_PRODUCTS = 1, NO_SCALING = 2, NO_COPIES = 4;
@@ -33,16 +33,19 @@ struct Tiling {
     static constexpr int CHUNKS = ROWS * 2 / COLUMNS, BLOCKS = ROWS / BLOCK_OF_ROWS;
     // Sums of a thread for 64 features; sums and integer sums of a chunk.
     static constexpr int SUMS = ROWS / 2, CHUNK_SUMS = COLUMNS / 4, INTEGERS = COLUMNS / 2;
+    // Groups of a piece of weights, which comes with the first of their inputs.
+    static constexpr int PIECE = BITS == 4 ? 2 * WIDE_PAIR : WIDE_PAIR;
     // Codes of a group and of a piece, and all bytes of a piece, for a tile of 16 features.
-    static constexpr int GROUP_CODES = TILE * GROUP * BITS / 8, PIECE_CODES = WIDE_PIECE * GROUP_CODES;
-    static constexpr int PIECE_BYTES = PIECE_CODES + WIDE_PIECE * TILE * 4;
-    // Shared memory: totals of whole segments, pieces, blocks of inputs, barriers.
-    static constexpr int TOTALS = FEATURES * ROWS * 4, PIECES = 2, STAGE = TILES * PIECE_BYTES;
-    static constexpr int SLOT = BLOCKS * BLOCK_OF_INPUTS;
-    static constexpr int ROOM = (227 << 10) - TOTALS - PIECES * STAGE - 512;
-    static constexpr int SLOTS = ROOM / SLOT < 8 ? ROOM / SLOT : 8;
+    static constexpr int GROUP_CODES = TILE * GROUP * BITS / 8, PIECE_CODES = PIECE * GROUP_CODES;
+    static constexpr int PIECE_BYTES = PIECE_CODES + PIECE * TILE * 4;
+    // Shared memory: totals of whole segments, pieces of weights, pairs of inputs, barriers. With no more than
+    // MOST_SLOTS, a piece's place is free when the slot of its first pair is.
+    static constexpr int TOTALS = FEATURES * ROWS * 4, PIECES = BITS == 4 ? 2 : 3, STAGE = TILES * PIECE_BYTES;
+    static constexpr int SLOT = BLOCKS * WIDE_PAIR * BLOCK_OF_INPUTS;
+    static constexpr int ROOM = (227 << 10) - TOTALS - PIECES * STAGE - 512, MOST_SLOTS = (PIECES - 1) * PIECE / WIDE_PAIR + 1;
+    static constexpr int SLOTS = ROOM / SLOT < MOST_SLOTS ? ROOM / SLOT : MOST_SLOTS;
     static constexpr int SHARED = TOTALS + PIECES * STAGE + SLOTS * SLOT + 512;
-    static_assert(SLOTS >= 2 && SLOTS <= PIECES * WIDE_PIECE && CHUNKS * EACH % BUFFERS == 0);
+    static_assert(SLOTS >= 2 && CHUNKS * EACH % BUFFERS == 0);
 };
 
 // A place in a ring, and the parity of its round.
@@ -56,21 +59,17 @@ struct Turn {
 
 template <class T>
 struct WideRings {
-    u32 slots, pieces, full, empty, piece_full, piece_empty;
+    u32 slots, pieces, full, empty;
 
     __device__ __forceinline__ WideRings(u32 shared) {
         pieces = shared + T::TOTALS;
         slots = pieces + T::PIECES * T::STAGE;
         full = slots + T::SLOTS * T::SLOT, empty = full + T::SLOTS * 8;
-        piece_full = empty + T::SLOTS * 8, piece_empty = piece_full + T::PIECES * 8;
     }
 
     __device__ __forceinline__ void init() const {
         for (int i = 0; i < T::SLOTS; i++) {
             barrier_init(full + i * 8, 1), barrier_init(empty + i * 8, T::WARPGROUPS * 4);
-        }
-        for (int i = 0; i < T::PIECES; i++) {
-            barrier_init(piece_full + i * 8, 1), barrier_init(piece_empty + i * 8, T::WARPGROUPS * 4);
         }
         barrier_fence();
     }
@@ -88,59 +87,45 @@ __device__ __forceinline__ int feature_blocks(const Parts& parts) {
 template <class T>
 __device__ __forceinline__ void bring(const Parts& parts, const WideRings<T>& rings, const u8* x, int segments,
                                       int rows, int lane) {
-    const int groups = segments * GROUPS, per_tile = groups / WIDE_PIECE;
+    const int groups = segments * GROUPS;
     const int blocks = (rows + BLOCK_OF_ROWS - 1) / BLOCK_OF_ROWS, row_tiles = (blocks + T::BLOCKS - 1) / T::BLOCKS;
     const int feature_tiles = (feature_blocks(parts) + T::FEATURE_BLOCKS - 1) / T::FEATURE_BLOCKS;
     const int tiles = row_tiles * feature_tiles, all_weights = feature_blocks(parts) * 4;
     const u64 keep = evict_last();
-    // Weights: the tile of the CTA, the piece of it, this lane's 16 features.
-    int tile = blockIdx.x, piece = 0;
-    Turn turn;
-    const u8* own = nullptr;
-    auto fetch_piece = [&]() {
-        if (tile >= tiles) return;
-        const int first = tile / row_tiles * T::TILES, count = min(T::TILES, all_weights - first);
-        if (piece == 0 && lane < count) {
+    Turn slot, piece;
+#pragma unroll 1
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const int block = tile % row_tiles * T::BLOCKS, count = min(T::BLOCKS, blocks - block);
+        const int first = tile / row_tiles * T::TILES, weights = min(T::TILES, all_weights - first);
+        const u8* codes = nullptr;
+        if (lane < weights) {
             int at = first + lane;
             const Part& part = parts.part[find_part(parts, at)];
-            own = part.weights + (size_t)at * segments * block_bytes(T::BITS);
+            codes = part.weights + (size_t)at * segments * block_bytes(T::BITS);
         }
-        const u32 barrier = rings.piece_full + turn.at * 8;
-        barrier_wait(rings.piece_empty + turn.at * 8, turn.parity ^ 1);
-        if (lane == 0) barrier_expect(barrier, count * T::PIECE_BYTES);
-        __syncwarp();
-        if (lane < count) {
-            const u32 to = rings.pieces + turn.at * T::STAGE + lane * T::PIECE_BYTES;
-            const u8* from = own + (size_t)(piece * WIDE_PIECE / GROUPS) * block_bytes(T::BITS);
-            const int in = piece * WIDE_PIECE % GROUPS;
-            bulk_copy(to, from + in * T::GROUP_CODES, T::PIECE_CODES, barrier, keep);
-            bulk_copy(to + T::PIECE_CODES, from + code_bytes(T::BITS) + in * TILE * 4, WIDE_PIECE * TILE * 4, barrier, keep);
-        }
-        turn.next(T::PIECES);
-        if (++piece == per_tile) piece = 0, tile += gridDim.x;
-    };
+        const u8* inputs = x + (size_t)(block + lane) * groups * BLOCK_OF_INPUTS;
 #pragma unroll 1
-    for (int i = 0; i < T::PIECES; i++) fetch_piece();
-    Turn slot;
-    // Groups brought so far, less than those after which a piece has been used.
-    int since = -T::SLOTS;
-#pragma unroll 1
-    for (int at = blockIdx.x; at < tiles; at += gridDim.x) {
-        const int block = at % row_tiles * T::BLOCKS;
-        const int count = min(T::BLOCKS, blocks - block);
-#pragma unroll 1
-        for (int group = 0; group < groups; group++) {
+        for (int group = 0; group < groups; group += WIDE_PAIR, inputs += WIDE_PAIR * BLOCK_OF_INPUTS) {
             const u32 barrier = rings.full + slot.at * 8;
+            const bool has_weights = group % T::PIECE == 0;
             barrier_wait(rings.empty + slot.at * 8, slot.parity ^ 1);
-            if (lane == 0) barrier_expect(barrier, count * BLOCK_OF_INPUTS);
+            if (lane == 0)
+                barrier_expect(barrier, count * WIDE_PAIR * BLOCK_OF_INPUTS + (has_weights ? weights * T::PIECE_BYTES : 0));
             __syncwarp();
-            if (lane < count) {
-                bulk_copy(rings.slots + slot.at * T::SLOT + lane * BLOCK_OF_INPUTS,
-                          x + ((size_t)(block + lane) * groups + group) * BLOCK_OF_INPUTS, BLOCK_OF_INPUTS, barrier, keep);
+            if (has_weights) {
+                if (lane < weights) {
+                    const u32 to = rings.pieces + piece.at * T::STAGE + lane * T::PIECE_BYTES;
+                    const u8* from = codes + (size_t)(group / GROUPS) * block_bytes(T::BITS);
+                    const int in = group % GROUPS;
+                    bulk_copy(to, from + in * T::GROUP_CODES, T::PIECE_CODES, barrier, keep);
+                    bulk_copy(to + T::PIECE_CODES, from + code_bytes(T::BITS) + in * TILE * 4, T::PIECE * TILE * 4, barrier, keep);
+                }
+                piece.next(T::PIECES);
             }
+            if (lane < count)
+                bulk_copy(rings.slots + slot.at * T::SLOT + lane * WIDE_PAIR * BLOCK_OF_INPUTS, inputs,
+                          WIDE_PAIR * BLOCK_OF_INPUTS, barrier, keep);
             slot.next(T::SLOTS);
-            // The slot's group before was the last of a piece: that piece has been used.
-            if (++since == WIDE_PIECE) since = 0, fetch_piece();
         }
     }
 }
@@ -160,10 +145,9 @@ __device__ __forceinline__ void load_group(Codes& to, const unsigned char* piece
 }
 
 template <int MODE, int N>
-__device__ __forceinline__ void start_products(int (&d)[N], const Codes& codes, u32 columns) {
+__device__ __forceinline__ void start_products(int (&d)[N], const Codes& codes, u64 b) {
     warpgroup_begin();
     if (!(MODE & NO_PRODUCTS)) {
-        const u64 b = describe_columns(columns);
         wgmma_u8_s8<false>(d, codes.a[0], codes.a[1], codes.a[2], codes.a[3], b);
         wgmma_u8_s8<true>(d, codes.a[4], codes.a[5], codes.a[6], codes.a[7], b + 256 / 16);
     } else {
@@ -191,92 +175,94 @@ __device__ __forceinline__ void scale_products(float* sums, const int (&d)[N], c
     }
 }
 
-// Groups of a warpgroup, one after another.
+// Pairs of groups of a warpgroup, one after another.
 template <class T, int MODE>
 struct WideConsumer {
     const unsigned char* shared;
     WideRings<T> rings;
     int lane, tile;
-    // The group whose products are started next, and the slot of the one that is scaled.
+    // The slot of the pair whose products are started next, the piece of its weights, and the group in the piece.
     Turn slot, piece;
-    int in = 0, started = 0, current = 0;
+    int in = 0;
+    // The slot of the pair that is scaled.
+    int current = 0;
     Codes codes[2][T::EACH];
     int d[T::BUFFERS][T::INTEGERS];
     float sums[T::EACH][T::SUMS];
 
-    // Waits for the next group's weights and inputs and takes the weights.
-    __device__ __forceinline__ void take(Codes (&to)[T::EACH], bool more) {
-        if (!(MODE & NO_COPIES) && more) {
-            if (in == 0) barrier_wait(rings.piece_full + piece.at * 8, piece.parity);
-            barrier_wait(rings.full + slot.at * 8, slot.parity);
-        }
+    // Takes the weights of the next group.
+    __device__ __forceinline__ void take(Codes (&to)[T::EACH]) {
         const unsigned char* from = shared + T::TOTALS + piece.at * T::STAGE + tile * T::PIECE_BYTES;
 #pragma unroll
         for (int e = 0; e < T::EACH; e++) load_group<T>(to[e], from + e * 4 * T::PIECE_BYTES, in, lane);
-        started = slot.at;
+        in++;
+    }
+
+    // Waits for the next pair, if there is one, and takes the weights of its first group.
+    __device__ __forceinline__ void take_pair(Codes (&to)[T::EACH], bool more) {
+        if (!(MODE & NO_COPIES) && more) barrier_wait(rings.full + slot.at * 8, slot.parity);
+        if (in == T::PIECE) in = 0, piece.next(T::PIECES);
+        take(to);
+        current = slot.at;
         slot.next(T::SLOTS);
-        if (++in == WIDE_PIECE) {
-            in = 0;
-            if (!(MODE & NO_COPIES) && more) {
-                __syncwarp();
-                if (lane == 0) barrier_arrive(rings.piece_empty + piece.at * 8);
-            }
-            piece.next(T::PIECES);
-        }
     }
 
-    // Offsets of a chunk's columns and steps in its slot.
+    // Offsets of a chunk's columns and steps in its slot, for the first or second group of the pair.
     static constexpr int PER_BLOCK = T::CHUNKS / T::BLOCKS;
-    static __device__ constexpr int columns_at(int chunk) {
-        return chunk / PER_BLOCK * BLOCK_OF_INPUTS + chunk % PER_BLOCK * T::COLUMNS * GROUP;
+    static __device__ constexpr int columns_at(int second, int chunk) {
+        return (chunk / PER_BLOCK * WIDE_PAIR + second) * BLOCK_OF_INPUTS + chunk % PER_BLOCK * T::COLUMNS * GROUP;
     }
-    static __device__ constexpr int steps_at(int chunk) {
-        return chunk / PER_BLOCK * BLOCK_OF_INPUTS + BLOCK_PLANES + chunk % PER_BLOCK * T::COLUMNS * 4;
+    static __device__ constexpr int steps_at(int second, int chunk) {
+        return (chunk / PER_BLOCK * WIDE_PAIR + second) * BLOCK_OF_INPUTS + BLOCK_PLANES + chunk % PER_BLOCK * T::COLUMNS * 4;
     }
 
-    template <int BUFFER>
+    template <int BUFFER, int SECOND>
     __device__ __forceinline__ void start(const Codes& codes, int slot, int chunk) {
-        start_products<MODE>(d[BUFFER], codes, rings.slots + slot * T::SLOT + columns_at(chunk));
+        const u64 first = describe_columns(rings.slots + slot * T::SLOT);
+        start_products<MODE>(d[BUFFER], codes, first + columns_at(SECOND, chunk) / 16);
     }
 
-    // Computes and adds a group's products. Two groups make a round: between them products go on, after them
-    // none is pending, since the compiler keeps registers of pending products only in straight code.
-    template <int PARITY>
-    __device__ __forceinline__ void group(bool more) {
-        Codes(&own)[T::EACH] = codes[PARITY], (&next)[T::EACH] = codes[PARITY ^ 1];
+    // Computes and adds a group's products, the first or the second one of a pair. Between the two products go on,
+    // after them none is pending, since the compiler keeps registers of pending products only in straight code.
+    template <int SECOND>
+    __device__ __forceinline__ void group(int slot, bool more) {
+        Codes(&own)[T::EACH] = codes[SECOND], (&next)[T::EACH] = codes[SECOND ^ 1];
         constexpr int COUNT = T::CHUNKS * T::EACH;
-        current = started;
-        const float4* from = (const float4*)(shared + T::TOTALS + T::PIECES * T::STAGE + current * T::SLOT) + (lane & 3);
+        const float4* from = (const float4*)(shared + T::TOTALS + T::PIECES * T::STAGE + slot * T::SLOT) + (lane & 3);
         float4 steps[T::INTEGERS / 8];
-        if (T::BUFFERS == 2 && PARITY == 0) start<0>(own[0], current, 0);
+        if (T::BUFFERS == 2 && SECOND == 0) start<0, 0>(own[0], slot, 0);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             const int c = i / T::EACH, e = i % T::EACH, ahead = i + 1;
-            if (T::BUFFERS == 1) {
-                start<0>(own[e], current, c);
-                if (ahead == COUNT) take(next, more);
-            } else if (ahead < COUNT) {
-                i % 2 ? start<0>(own[ahead % T::EACH], current, ahead / T::EACH)
-                      : start<T::BUFFERS - 1>(own[ahead % T::EACH], current, ahead / T::EACH);
-            } else {
-                take(next, more);
-                if (PARITY == 0) start<0>(next[0], started, 0);
+            if (T::BUFFERS == 1) start<0, SECOND>(own[e], slot, c);
+            if (ahead == COUNT) {
+                SECOND ? take_pair(next, more) : take(next);
+                if (T::BUFFERS == 2 && SECOND == 0) start<0, 1>(next[0], slot, 0);
+            } else if (T::BUFFERS == 2) {
+                i % 2 ? start<0, SECOND>(own[ahead % T::EACH], slot, ahead / T::EACH)
+                      : start<T::BUFFERS - 1, SECOND>(own[ahead % T::EACH], slot, ahead / T::EACH);
             }
             if (!(MODE & NO_SCALING) && e == 0) {
 #pragma unroll
-                for (int j = 0; j < T::INTEGERS / 8; j++) steps[j] = from[steps_at(c) / 16 + j * 4];
+                for (int j = 0; j < T::INTEGERS / 8; j++) steps[j] = from[steps_at(SECOND, c) / 16 + j * 4];
             }
             int(&done)[T::INTEGERS] = d[i % T::BUFFERS];
-            if (T::BUFFERS == 1 || (PARITY == 1 && ahead == COUNT)) {
+            if (T::BUFFERS == 1 || (SECOND == 1 && ahead == COUNT)) {
                 warpgroup_wait<0>(done);
             } else {
                 warpgroup_wait<1>(done);
             }
             scale_products<MODE>(sums[e] + c * T::CHUNK_SUMS, done, own[e], steps);
         }
+    }
+
+    __device__ __forceinline__ void pair(bool more) {
+        const int slot = current;
+        group<0>(slot, true);
+        group<1>(slot, more);
         if (!(MODE & NO_COPIES)) {
             __syncwarp();
-            if (lane == 0) barrier_arrive(rings.empty + current * 8);
+            if (lane == 0) barrier_arrive(rings.empty + slot * 8);
         }
     }
 };
@@ -292,17 +278,14 @@ __device__ __forceinline__ void consume(const Parts& parts, const WideRings<T>& 
 #pragma unroll
     for (int i = 0; i < T::EACH * T::SUMS; i++) (&consumer.sums[0][0])[i] = 0;
     float4* totals = (float4*)const_cast<unsigned char*>(shared) + threadIdx.x;
-    consumer.take(consumer.codes[0], true);
+    consumer.take_pair(consumer.codes[0], true);
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const bool last_tile = tile + (int)gridDim.x >= tiles;
 #pragma unroll 1
         for (int segment = 0; segment < segments; segment++) {
 #pragma unroll 1
-            for (int pair = 0; pair < GROUPS / 2; pair++) {
-                const bool last = last_tile && segment == segments - 1 && pair == GROUPS / 2 - 1;
-                consumer.template group<0>(true);
-                consumer.template group<1>(!last);
-            }
+            for (int pair = 0; pair < GROUPS / WIDE_PAIR; pair++)
+                consumer.pair(!last_tile || segment < segments - 1 || pair < GROUPS / WIDE_PAIR - 1);
 #pragma unroll
             for (int i = 0; i < T::EACH * T::SUMS / 4; i++) {
                 float* own = &consumer.sums[0][0] + 4 * i;

@@ -51,7 +51,6 @@ TRY_LINE(0, 4, 2, 2, 64, 64, 2, NO_SCALING | NO_COPIES);
 TRY_LINE(1, 4, 2, 2, 64, 64, 2, NO_PRODUCTS | NO_COPIES);
 TRY_LINE(2, 4, 2, 2, 64, 64, 2, NO_PRODUCTS | NO_SCALING);
 #elif SET == 12
-TRY_LINE(0, 4, 3, 2, 64, 64, 1, 0);
 TRY_LINE(1, 4, 2, 2, 64, 128, 1, 0);
 #elif SET == 9
 TRY_LINE(0, 8, 2, 1, 128, 64, 2, 0);
