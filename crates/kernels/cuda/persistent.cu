@@ -240,10 +240,11 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1)
     auto fetch = [&](int bytes, int slot) {
         const u32 barrier = operation_barrier + slot * 8;
         barrier_expect(barrier, bytes);
-        bulk_copy(shared_address(shared.operations[slot]), operations, bytes, barrier, evict_first());
-        operations += bytes;
+        bulk_copy(shared_address(shared.operations[slot]), shared.next_operation, bytes, barrier, evict_first());
+        shared.next_operation += bytes;
     };
     if (thread_index() == 0) {
+        shared.next_operation = operations;
 #pragma unroll 1
         for (int i = 0; i < STEP_WARPS * RING_DEPTH; i++) barrier_init(shared_address(shared.ring_barriers + i), 1);
         for (int i = 0; i < OPERATIONS_KNOWN; i++) barrier_init(operation_barrier + i * 8, 1);

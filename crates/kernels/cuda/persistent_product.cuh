@@ -11,17 +11,21 @@ __device__ __forceinline__ int own_jobs(int tiles, int segments) {
 
 // A warp's weights, job after job of all products.
 struct WeightStream {
-    u32 ring, barriers;
     // The next job to be fetched: its product, number, tile of the CTA and segment.
     int product, job, tile, segment;
     // Jobs fetched and used so far.
     int fetched, used;
 
     __device__ __forceinline__ explicit WeightStream(StepShared& shared) {
-        const int warp = thread_index() >> 5;
-        ring = shared_address(shared.ring) + warp * RING_DEPTH * BLOCK_BYTES;
-        barriers = shared_address(shared.ring_barriers + warp * RING_DEPTH);
-        product = fetched = used = tile = 0, job = segment = warp;
+        product = fetched = used = tile = 0, job = segment = thread_index() >> 5;
+    }
+
+    // This warp's places in the ring, and their barriers.
+    static __device__ __forceinline__ u32 ring(const StepShared& shared) {
+        return shared_address(shared.ring) + (thread_index() >> 5) * RING_DEPTH * BLOCK_BYTES;
+    }
+    static __device__ __forceinline__ u32 barriers(const StepShared& shared) {
+        return shared_address(shared.ring_barriers + (thread_index() >> 5) * RING_DEPTH);
     }
 
     // Fills the ring, with weights of the first `known` products at most.
@@ -42,8 +46,9 @@ struct WeightStream {
                 while (part + 1 < MAX_PARTS && at >= own.tiles[part]) at -= own.tiles[part++];
                 const u8* from = own.weights[part] + ((size_t)at * segments + segment) * BLOCK_BYTES;
                 const int slot = fetched % RING_DEPTH;
-                barrier_expect(barriers + slot * 8, BLOCK_BYTES);
-                bulk_copy(ring + slot * BLOCK_BYTES, from, BLOCK_BYTES, barriers + slot * 8, evict_first());
+                const u32 barrier = barriers(shared) + slot * 8;
+                barrier_expect(barrier, BLOCK_BYTES);
+                bulk_copy(ring(shared) + slot * BLOCK_BYTES, from, BLOCK_BYTES, barrier, evict_first());
             }
             fetched++, job += STEP_WARPS, segment += STEP_WARPS;
         }
@@ -167,7 +172,7 @@ __device__ __forceinline__ void multiply_row(StepShared& shared, WeightStream& s
 #pragma unroll 1
     for (int job = warp; job < jobs; job += STEP_WARPS) {
         const int slot = stream.used % RING_DEPTH;
-        barrier_wait(stream.barriers + slot * 8, stream.used / RING_DEPTH & 1);
+        barrier_wait(stream.barriers(shared) + slot * 8, stream.used / RING_DEPTH & 1);
         const float2 own = multiply_segment(shared.ring + (warp * RING_DEPTH + slot) * BLOCK_BYTES,
                                             scratch.inputs + segment * GROUPS * 8, scratch.steps + segment * GROUPS, lane);
         __syncwarp();
