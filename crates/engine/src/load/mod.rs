@@ -5,6 +5,7 @@ mod reservation;
 
 use std::{io, num::NonZeroUsize, rc::Rc};
 
+use mlx::quant::Mode;
 use serde_json::Value;
 
 pub(crate) use self::info::trained_context;
@@ -210,9 +211,7 @@ fn no_disk<T>(place: &DiskCache, error: &io::Error) -> Option<T> {
 /// kernels.
 fn choose_device(device: Option<Device>, checkpoint: &Checkpoint) -> Result<()> {
     match device {
-        Some(Device::Gpu) if mlx::gpu_available() && !has_kernels(&checkpoint.config()?) => {
-            Ok(nn::use_gpu(true)?)
-        }
+        Some(Device::Gpu) if mlx::gpu_available() && !has_kernels(checkpoint)? => Ok(nn::use_gpu(true)?),
         Some(Device::Gpu) => match nn::use_cuda() {
             Ok(()) => Ok(()),
             Err(error) if mlx::gpu_available() => {
@@ -230,11 +229,12 @@ fn choose_device(device: Option<Device>, checkpoint: &Checkpoint) -> Result<()> 
 }
 
 /// Whether most weights are of a format that our kernels for GPUs read.
-fn has_kernels(config: &Value) -> bool {
-    let quantization = config.get("quantization").or(config.get("quantization_config"));
-    let number = |key: &str| quantization.and_then(|q| q.get(key)).and_then(Value::as_i64);
-    let affine = quantization.and_then(|q| q.get("mode")).is_none_or(|mode| mode == "affine");
-    affine && number("group_size") == Some(64) && matches!(number("bits"), Some(4 | 8))
+fn has_kernels(checkpoint: &Checkpoint) -> Result<bool> {
+    let format = match checkpoint.random() {
+        Some(random) => random.quantization,
+        None => QuantizationConfig::default_format(&checkpoint.config()?),
+    };
+    Ok(format.is_some_and(|q| q.mode == Mode::Affine && q.group_size == 64 && matches!(q.bits, 4 | 8)))
 }
 
 /// On the CPU activations are float32 unless `dtype` says otherwise: the kernels compute in it, and
@@ -300,4 +300,31 @@ pub(crate) fn with_top_level_keys(text: &Value, config: &Value) -> Value {
         }
     }
     merged
+}
+
+#[cfg(test)]
+mod tests {
+    use mlx::quant::Quantization;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn kernels_for_gpus_read_affine_codes_of_4_and_8_bits() {
+        let random = |bits, group_size| {
+            let quantization = Some(Quantization { mode: Mode::Affine, group_size, bits });
+            has_kernels(&Checkpoint::Random { config: json!({}), quantization }).unwrap()
+        };
+        assert!(random(4, 64) && random(8, 64) && !random(4, 32) && !random(5, 64));
+        assert!(!has_kernels(&Checkpoint::Random { config: json!({}), quantization: None }).unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let mut declared = |config: Value| {
+            std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+            has_kernels(&Checkpoint::Folder(folder.path().into())).unwrap()
+        };
+        let format = json!({ "bits": 4, "group_size": 64 });
+        assert!(declared(json!({ "quantization": format })));
+        assert!(declared(json!({ "text_config": { "quantization": format } })));
+        assert!(!declared(json!({})) && !declared(json!({ "quantization": { "mode": "mxfp4" } })));
+    }
 }

@@ -48,6 +48,15 @@ impl QuantizationConfig {
         Ok(QuantizationConfig(declared))
     }
 
+    /// The format of matrices that have no entry of their own; `None` if they are not quantised or
+    /// config.json does not name it.
+    pub(crate) fn default_format(config: &Value) -> Option<Quantization> {
+        let keys = ["quantization", "quantization_config"];
+        let configs = [Some(config), config.get("text_config")];
+        let mut found = keys.iter().flat_map(|key| configs.iter().map(move |config| (*config)?.get(key)));
+        quantization(found.find_map(|value| value)?).ok()
+    }
+
     /// Compares the format of a tensor `PATH.weight` with the entry of PATH, if any.
     pub(crate) fn check(&self, stored: &str, found: Option<Quantization>) -> std::result::Result<(), String> {
         let path = stored.strip_suffix(".weight").unwrap_or(stored);

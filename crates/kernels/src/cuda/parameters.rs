@@ -321,11 +321,13 @@ pub const WARPGROUP_THREADS: u32 = 3 * 128;
 
 /// Shared memory of a product of many rows by warpgroups.
 pub const fn warpgroup_shared(bits: usize) -> usize {
-    let totals = WARPGROUP_FEATURES * WARPGROUP_ROWS * 4;
-    let pieces = 2 * (WARPGROUP_FEATURES / 16) * 4 * (16 * 64 * bits / 8 + 16 * 4);
-    let slot = WARPGROUP_ROWS / WARPGROUP_BLOCK_ROWS * WARPGROUP_BLOCK;
-    let slots = (MAX_SHARED - totals - pieces - 512) / slot;
-    totals + pieces + 512 + slot * if slots < 8 { slots } else { 8 }
+    // Groups of a piece of weights, and pieces; pairs of groups of inputs.
+    let (groups, pieces) = if bits == 4 { (4, 2) } else { (2, 3) };
+    let weights = pieces * (WARPGROUP_FEATURES / 16) * groups * (16 * 64 * bits / 8 + 16 * 4);
+    let (slots, slot) = (3, 2 * (WARPGROUP_ROWS / WARPGROUP_BLOCK_ROWS) * WARPGROUP_BLOCK);
+    let shared = WARPGROUP_FEATURES * WARPGROUP_ROWS * 4 + weights + slots * slot + 512;
+    assert!(shared <= MAX_SHARED);
+    shared
 }
 
 /// Features of a tile of products of 9 to 64 rows by warpgroups.
