@@ -318,7 +318,7 @@ mod tests {
         assert!(random(4, 64) && random(8, 64) && !random(4, 32) && !random(5, 64));
         assert!(!has_kernels(&Checkpoint::Random { config: json!({}), quantization: None }).unwrap());
         let folder = tempfile::tempdir().unwrap();
-        let mut declared = |config: Value| {
+        let declared = |config: Value| {
             std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
             has_kernels(&Checkpoint::Folder(folder.path().into())).unwrap()
         };

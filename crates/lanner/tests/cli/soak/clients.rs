@@ -29,8 +29,8 @@ const SILENCE: Duration = Duration::from_secs(120);
 /// Parts into which a range of prompt lengths is divided.
 const LENGTHS: u64 = 8;
 
-/// Random numbers of a client. Kinds of requests and lengths of prompts come from decks of cards, so
-/// every few minutes have the same mixture: what memory still does is not the load's doing.
+/// Random numbers of a client. Kinds of requests and lengths of prompts come from decks of cards:
+/// every few minutes have the same mixture, so the load does not make memory vary.
 pub(super) struct Draws {
     random: Random,
     decks: BTreeMap<(&'static str, u64), Vec<u64>>,
