@@ -152,6 +152,7 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
     // Keys `from` up to `to` of a job, which is number `chunk` of its quad.
     auto fetch = [&](int quad, int chunk, int from, int to) {
         const float* keys = row.keys + ((size_t)quotient(quad, own.quads) * row.capacity + chunk * SCORE_KEYS) * DIM;
+        // Unrolled, it takes more registers than the persistent kernel has.
 #pragma unroll 1
         for (int i = from * (DIM / 4) + lane; i < to * (DIM / 4); i += 32)
             copy_16(shared_address(&shared.keys[warp][i / (DIM / 4)][i % (DIM / 4) * 4]), keys + (size_t)i * 4);

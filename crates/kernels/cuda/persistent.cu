@@ -235,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1)
                int count, u32* finished, u32 before) {
     DYNAMIC_SHARED(memory);
     StepShared& shared = *(StepShared*)memory;
-    WeightStream stream(shared);
+    WeightStream stream;
     const u32 operation_barrier = shared_address(shared.operation_barriers);
     auto fetch = [&](int bytes, int slot) {
         const u32 barrier = operation_barrier + slot * 8;

@@ -48,6 +48,7 @@ struct ProductWeights {
 struct StepShared {
     u64 ring_barriers[STEP_WARPS * RING_DEPTH];
     u64 operation_barriers[OPERATIONS_KNOWN];
+    // Where the operation to be fetched next starts. One thread needs it, and registers are scarce.
     const unsigned char* next_operation;
     // Warps that have added to each open tile.
     u32 arrived[TILES_OPEN];

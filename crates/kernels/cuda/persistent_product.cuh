@@ -16,11 +16,11 @@ struct WeightStream {
     // Jobs fetched and used so far.
     int fetched, used;
 
-    __device__ __forceinline__ explicit WeightStream(StepShared& shared) {
+    __device__ __forceinline__ WeightStream() {
         product = fetched = used = tile = 0, job = segment = thread_index() >> 5;
     }
 
-    // This warp's places in the ring, and their barriers.
+    // This warp's places in the ring, and their barriers: computed anew, so they take no registers elsewhere.
     static __device__ __forceinline__ u32 ring(const StepShared& shared) {
         return shared_address(shared.ring) + (thread_index() >> 5) * RING_DEPTH * BLOCK_BYTES;
     }

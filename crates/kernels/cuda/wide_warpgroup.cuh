@@ -218,6 +218,7 @@ struct WideConsumer {
 
     template <int BUFFER, int SECOND>
     __device__ __forceinline__ void start(const Codes& codes, int slot, int chunk) {
+        // An address takes less than the 14 bits that it has in a description, so it can be added to.
         const u64 first = describe_columns(rings.slots + slot * T::SLOT);
         start_products<MODE>(d[BUFFER], codes, first + columns_at(SECOND, chunk) / 16);
     }
@@ -258,7 +259,7 @@ struct WideConsumer {
 
     __device__ __forceinline__ void pair(bool more) {
         const int slot = current;
-        group<0>(slot, true);
+        group<0>(slot, more);
         group<1>(slot, more);
         if (!(MODE & NO_COPIES)) {
             __syncwarp();

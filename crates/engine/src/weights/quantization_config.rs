@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use mlx::quant::{Mode, Quantization};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::error::{LoadError, Result};
 
@@ -17,11 +17,7 @@ impl QuantizationConfig {
     /// # Errors
     /// An entry is invalid, or the checkpoint is in the format of another library.
     pub(crate) fn from_config(config: &Value) -> Result<QuantizationConfig> {
-        let of = |key: &str| {
-            let found = config.get(key).or_else(|| config.get("text_config")?.get(key));
-            found.and_then(Value::as_object)
-        };
-        let (own, other) = (of("quantization"), of("quantization_config"));
+        let [own, other] = entries(config);
         let method = other.and_then(|map| map.get("quant_method")).and_then(Value::as_str);
         if let (None, Some(method)) = (own, method.filter(|&method| method != "mxfp4")) {
             return Err(LoadError::Config(format!(
@@ -31,14 +27,14 @@ impl QuantizationConfig {
         }
         let Some(map) = own.or(other) else { return Ok(QuantizationConfig::default()) };
         // The default is in the same object as the paths.
-        let default = quantization(&Value::Object(map.clone())).ok();
+        let default = quantization(map).ok();
         let mut declared = HashMap::new();
         for (path, value) in map {
             let entry = match value {
                 Value::Bool(false) => None,
                 Value::Bool(true) if default.is_some() => default,
                 Value::Object(entry) if entry.contains_key("bits") => Some(
-                    quantization(value)
+                    quantization(entry)
                         .map_err(|e| LoadError::Config(format!("quantization of {path}: {e}")))?,
                 ),
                 _ => continue,
@@ -51,10 +47,8 @@ impl QuantizationConfig {
     /// The format of matrices that have no entry of their own; `None` if they are not quantised or
     /// config.json does not name it.
     pub(crate) fn default_format(config: &Value) -> Option<Quantization> {
-        let keys = ["quantization", "quantization_config"];
-        let configs = [Some(config), config.get("text_config")];
-        let mut found = keys.iter().flat_map(|key| configs.iter().map(move |config| (*config)?.get(key)));
-        quantization(found.find_map(|value| value)?).ok()
+        let [own, other] = entries(config);
+        quantization(own.or(other)?).ok()
     }
 
     /// Compares the format of a tensor `PATH.weight` with the entry of PATH, if any.
@@ -71,9 +65,17 @@ impl QuantizationConfig {
     }
 }
 
-fn quantization(value: &Value) -> std::result::Result<Quantization, String> {
-    let number = |key: &str| value.get(key).and_then(Value::as_i64).and_then(|n| i32::try_from(n).ok());
-    let name = value.get("mode").and_then(Value::as_str).unwrap_or("affine");
+/// `quantization`, and MLX's copy of it, `quantization_config`, of a config.json or its text part.
+fn entries(config: &Value) -> [Option<&Map<String, Value>>; 2] {
+    ["quantization", "quantization_config"].map(|key| {
+        let found = config.get(key).or_else(|| config.get("text_config")?.get(key));
+        found.and_then(Value::as_object)
+    })
+}
+
+fn quantization(map: &Map<String, Value>) -> std::result::Result<Quantization, String> {
+    let number = |key: &str| map.get(key).and_then(Value::as_i64).and_then(|n| i32::try_from(n).ok());
+    let name = map.get("mode").and_then(Value::as_str).unwrap_or("affine");
     let mode = Mode::ALL.into_iter().find(|mode| mode.name() == name);
     let mode = mode.ok_or_else(|| format!("mode `{name}` is unknown"))?;
     match (mode.fixed(), number("group_size"), number("bits")) {

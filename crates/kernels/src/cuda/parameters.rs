@@ -325,10 +325,9 @@ pub const fn warpgroup_shared(bits: usize) -> usize {
     let (groups, pieces) = if bits == 4 { (4, 2) } else { (2, 3) };
     let weights = pieces * (WARPGROUP_FEATURES / 16) * groups * (16 * 64 * bits / 8 + 16 * 4);
     let (slots, slot) = (3, 2 * (WARPGROUP_ROWS / WARPGROUP_BLOCK_ROWS) * WARPGROUP_BLOCK);
-    let shared = WARPGROUP_FEATURES * WARPGROUP_ROWS * 4 + weights + slots * slot + 512;
-    assert!(shared <= MAX_SHARED);
-    shared
+    WARPGROUP_FEATURES * WARPGROUP_ROWS * 4 + weights + slots * slot + 512
 }
+const _: () = assert!(warpgroup_shared(4) <= MAX_SHARED && warpgroup_shared(8) <= MAX_SHARED);
 
 /// Features of a tile of products of 9 to 64 rows by warpgroups.
 pub const MEDIUM_FEATURES: usize = 64;

@@ -45,20 +45,22 @@ impl Draws {
         self.random.below(limit)
     }
 
-    /// A number below `limit`; each one comes once before any comes again.
-    fn card(&mut self, deck: (&'static str, u64), limit: u64) -> u64 {
-        let rest = self.decks.entry(deck).or_default();
-        if rest.is_empty() {
-            rest.extend(0..limit);
-        }
-        rest.swap_remove(self.random.below(rest.len() as u64) as usize)
+    /// A card of a deck of `cards`, numbered from 0. Each comes once before any comes again.
+    fn card(&mut self, deck: &'static str, cards: u64) -> u64 {
+        self.draw((deck, cards), cards)
     }
 
     /// A number below `limit`, evenly spread over the range.
     fn spread(&mut self, limit: u64) -> u64 {
-        let parts = limit.min(LENGTHS);
-        let part = self.card(("lengths", limit), parts);
-        (part * limit + self.below(limit)) / parts
+        (self.draw(("spread", limit), LENGTHS) * limit + self.below(limit)) / LENGTHS
+    }
+
+    fn draw(&mut self, deck: (&'static str, u64), cards: u64) -> u64 {
+        let rest = self.decks.entry(deck).or_default();
+        if rest.is_empty() {
+            rest.extend(0..cards);
+        }
+        rest.swap_remove(self.random.below(rest.len() as u64) as usize)
     }
 }
 
@@ -74,7 +76,7 @@ pub(super) fn each_once(soak: &Soak) {
 /// Sends valid and invalid requests in random order.
 pub(super) fn mixed(soak: &Soak, mut random: Draws) {
     while soak.runs() {
-        match random.card(("kinds", 0), 10) {
+        match random.card("kinds", 10) {
             0 => known(soak),
             1..4 => answered(soak, &mut random),
             4 => leaves(soak, &mut random),
@@ -134,7 +136,7 @@ fn reads_slowly(soak: &Soak, random: &mut Draws) {
 
 /// Requests more memory than the limit leaves.
 fn wants_too_much(soak: &Soak, random: &mut Draws) {
-    let mut body = match random.card(("excess", 0), 3) {
+    let mut body = match random.card("excess", 3) {
         0 => body(random, 10, 1 << 20),
         1 => body(random, 3000, 200),
         _ => {
@@ -147,7 +149,7 @@ fn wants_too_much(soak: &Soak, random: &mut Draws) {
 }
 
 fn chats(soak: &Soak, random: &mut Draws) {
-    let turns = (0..1 + random.card(("turns", 0), 6)).map(
+    let turns = (0..1 + random.card("turns", 6)).map(
         |i| json!({ "role": if i % 2 == 0 { "user" } else { "assistant" }, "content": words(random, 30) }),
     );
     let messages: Vec<Value> =
@@ -161,7 +163,7 @@ fn chats(soak: &Soak, random: &mut Draws) {
 /// Sends one of several invalid requests.
 fn fails(soak: &Soak, random: &mut Draws) {
     let path = ["/v1/chat/completions", "/v1/completions"][random.below(2) as usize];
-    let text = match random.card(("faults", 0), 9) {
+    let text = match random.card("faults", 9) {
         0 => "{\"messages\": [".into(),
         1 => json!({ "messages": [{ "role": "user", "content": "hi" }], "max_tokens": "many" }).to_string(),
         2 => json!({ "prompt": "hi", "messages": [], "n": 99 }).to_string(),
