@@ -1,9 +1,9 @@
 //! Radix tree over token ids: which sequences are stored, how far, and what to evict. Knows nothing
 //! about the stored state. Each salt has a root of its own.
 //!
-//! A node holds consecutive tokens and their span; at its end it may hold a snapshot. Evicted nodes
-//! keep their tokens for a while as tombstones, so that eviction can be distinguished from a first
-//! request.
+//! A node holds consecutive tokens and their span; at its end it may hold a snapshot. Nodes whose
+//! state was evicted or never stored are kept for a while as tombstones, so that eviction can be
+//! distinguished from a first request.
 
 mod evict;
 #[cfg(test)]
@@ -11,6 +11,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use self::evict::MAX_TOMBSTONES;
 use super::key::{PrefixKey, common, is_image_key};
 use crate::api::CacheSalt;
 
@@ -38,7 +39,7 @@ pub(crate) struct RadixTree<S, C> {
     clock: u64,
     /// Total of all spans and snapshots.
     bytes: usize,
-    /// Tokens of nodes without a span, whose state was evicted or never stored.
+    /// Memory of tombstones, in bytes.
     tombstones: usize,
 }
 
@@ -248,6 +249,7 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
             position = self.nodes[at].end();
             self.nodes[at].too_large = self.nodes[at].span.is_none();
         }
+        self.drop_tombstones(MAX_TOMBSTONES);
     }
 
     /// Evicts spans and snapshots for which the predicates are false, and all descendants of such
@@ -265,6 +267,7 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
             }
             open.extend(self.nodes[i].children.values().map(|&child| (child, keep)));
         }
+        self.drop_tombstones(MAX_TOMBSTONES);
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -295,9 +298,9 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
 
     /// A new child, without a span.
     fn add(&mut self, parent: usize, tokens: &[u32]) -> usize {
-        self.tombstones += tokens.len();
         let start = self.nodes[parent].end();
         let i = self.alloc(Node { used: self.clock, ..Node::new(parent, start, tokens.to_vec()) });
+        self.tombstones += self.nodes[i].heap_bytes();
         self.nodes[parent].children.insert(tokens[0], i);
         i
     }
@@ -317,7 +320,7 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
 
     fn fill(&mut self, i: usize, span: Option<S>) {
         let Some(span) = span else { return };
-        self.tombstones -= self.nodes[i].tokens.len();
+        self.tombstones -= self.nodes[i].heap_bytes();
         self.bytes += span.bytes();
         self.nodes[i].span = Some(span);
         self.nodes[i].too_large = false;
@@ -331,7 +334,9 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
         }
         let lower = &mut self.nodes[i];
         let tail = lower.tokens.split_off(at);
-        let head = std::mem::replace(&mut lower.tokens, tail);
+        let mut head = std::mem::replace(&mut lower.tokens, tail);
+        // It has the capacity for all tokens.
+        head.shrink_to_fit();
         let before = lower.span.as_ref().map_or(0, S::bytes);
         let spans = lower.span.take().map(|span| span.split(at));
         let (parent, start, used, first) = (lower.parent, lower.start, lower.used, lower.tokens[0]);
@@ -345,6 +350,9 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
         let children = BTreeMap::from([(first, i)]);
         let upper =
             Node { parent, start, tokens: head, children, span: above, too_large, snapshot: None, used };
+        if upper.span.is_none() {
+            self.tombstones += Node::<S, C>::BYTES;
+        }
         let upper = self.alloc(upper);
         self.nodes[i].parent = upper;
         self.nodes[parent].children.insert(key, upper);
@@ -353,6 +361,9 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
 }
 
 impl<S, C> Node<S, C> {
+    /// Memory of a node besides its tokens and state, with its entry in the parent's children.
+    const BYTES: usize = size_of::<Self>() + 128;
+
     /// Without children and state.
     fn new(parent: usize, start: usize, tokens: Vec<u32>) -> Node<S, C> {
         Node {
@@ -373,6 +384,11 @@ impl<S, C> Node<S, C> {
 
     fn end(&self) -> usize {
         self.start + self.tokens.len()
+    }
+
+    /// Memory that it takes without a span.
+    fn heap_bytes(&self) -> usize {
+        Self::BYTES + self.tokens.len() * size_of::<u32>()
     }
 }
 

@@ -7,8 +7,9 @@
 
 use super::{HeapSize, Node, RadixTree, Span};
 
-/// Maximum tokens of evicted nodes.
-const MAX_TOMBSTONES: usize = 1 << 20;
+/// Maximum memory of tombstones in bytes: a million tokens of long prompts, a third of that of
+/// short ones.
+pub(super) const MAX_TOMBSTONES: usize = 4 << 20;
 
 /// A node whose state can be evicted.
 enum Victim {
@@ -75,7 +76,7 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
         if let Some(span) = self.nodes[i].span.take() {
             self.bytes -= span.bytes();
             self.nodes[i].too_large = false;
-            self.tombstones += self.nodes[i].tokens.len();
+            self.tombstones += self.nodes[i].heap_bytes();
         }
     }
 
@@ -84,20 +85,36 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
         self.bytes -= snapshot.as_ref().map_or(0, C::bytes);
     }
 
-    /// Removes the oldest tombstones until at most `tokens` are left.
-    pub(super) fn drop_tombstones(&mut self, tokens: usize) {
-        while self.tombstones > tokens {
-            let leaves = self.nodes.iter().enumerate();
-            let leaves = leaves.filter(|(_, node)| !node.is_root() && node.is_tombstone_leaf());
-            let Some(oldest) = leaves.min_by_key(|(_, node)| node.used).map(|(i, _)| i) else { return };
-            let node = &mut self.nodes[oldest];
-            self.tombstones -= node.tokens.len();
-            let (parent, tokens) = (node.parent, std::mem::take(&mut node.tokens));
-            self.nodes[parent].children.remove(&tokens[0]);
-            self.free.push(oldest);
-            if self.nodes[parent].is_root() && self.nodes[parent].children.is_empty() {
-                self.remove_root(parent);
+    /// Removes the oldest tombstones until they take at most `limit` bytes; then some more, so that
+    /// few calls search for the oldest ones.
+    pub(super) fn drop_tombstones(&mut self, limit: usize) {
+        if self.tombstones <= limit {
+            return;
+        }
+        let limit = limit - limit / 16;
+        while self.tombstones > limit {
+            let nodes = self.nodes.iter().enumerate();
+            let leaves = nodes.filter(|(_, node)| !node.is_root() && node.is_tombstone_leaf());
+            let mut leaves: Vec<(u64, usize)> = leaves.map(|(i, node)| (node.used, i)).collect();
+            leaves.sort_unstable();
+            debug_assert!(!leaves.is_empty(), "descendants of tombstones are tombstones");
+            for (_, leaf) in leaves {
+                if self.tombstones <= limit {
+                    return;
+                }
+                self.remove_tombstone(leaf);
             }
+        }
+    }
+
+    fn remove_tombstone(&mut self, leaf: usize) {
+        self.tombstones -= self.nodes[leaf].heap_bytes();
+        let node = &mut self.nodes[leaf];
+        let (parent, tokens) = (node.parent, std::mem::take(&mut node.tokens));
+        self.nodes[parent].children.remove(&tokens[0]);
+        self.free.push(leaf);
+        if self.nodes[parent].is_root() && self.nodes[parent].children.is_empty() {
+            self.remove_root(parent);
         }
     }
 

@@ -136,6 +136,27 @@ fn too_large_tokens_differ_from_evicted_ones() {
 }
 
 #[test]
+fn tombstones_take_bounded_memory_whatever_leaves_them() {
+    let evictions: [fn(&mut TestTree, &[u32]); 3] = [
+        |tree, _| _ = tree.shrink(0),
+        |tree, _| tree.retain(|_| false, |_| false),
+        |tree, tokens| tree.set_too_large(key(tokens)),
+    ];
+    for evict in evictions {
+        let mut tree = TestTree::new(false);
+        let sequence = |i: u32| -> Vec<u32> { (0..1000).map(|token| token + 1000 * i).collect() };
+        for i in 0..3000 {
+            insert(&mut tree, &sequence(i)[..500], false);
+            evict(&mut tree, &sequence(i));
+        }
+        let known = |i| tree.find(key(&sequence(i))).known;
+        assert!(tree.tombstones <= MAX_TOMBSTONES, "{} bytes", tree.tombstones);
+        assert!(known(2999) > known(0), "the oldest ones go first");
+        audit(&tree);
+    }
+}
+
+#[test]
 fn eviction_removes_snapshot_that_saves_few_tokens_first() {
     let mut tree = TestTree::new(true);
     let tokens: Vec<u32> = (0..100).collect();
@@ -192,7 +213,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (keys(), any::<bool>()).prop_map(|(key, snapshot)| Op::Insert(key, snapshot)),
         2 => keys().prop_map(Op::Use),
         1 => (0usize..600).prop_map(Op::Shrink),
-        1 => (0usize..30).prop_map(Op::DropTombstones),
+        1 => (0usize..8000).prop_map(Op::DropTombstones),
         1 => keys().prop_map(Op::TooLarge),
         1 => (1usize..8).prop_map(Op::Retain),
     ]
@@ -209,7 +230,7 @@ fn audit(tree: &TestTree) {
             node.span.as_ref().map_or(0, HeapSize::bytes) + node.snapshot.as_ref().map_or(0, HeapSize::bytes);
         assert!(node.span.is_none() || !node.too_large);
         if node.span.is_none() {
-            tombstones += node.tokens.len();
+            tombstones += node.heap_bytes();
             assert!(node.snapshot.is_none() && node.children.values().all(|&c| tree.nodes[c].span.is_none()));
         }
         assert_eq!(tree.nodes[node.parent].children[&node.tokens[0]], i);
@@ -261,9 +282,9 @@ proptest! {
                     tree.shrink(bytes);
                     prop_assert!(tree.bytes() <= bytes);
                 }
-                Op::DropTombstones(tokens) => {
-                    tree.drop_tombstones(tokens);
-                    prop_assert!(tree.tombstones <= tokens);
+                Op::DropTombstones(bytes) => {
+                    tree.drop_tombstones(bytes);
+                    prop_assert!(tree.tombstones <= bytes);
                 }
                 Op::TooLarge(own) => {
                     let key = own.as_key();
