@@ -36,6 +36,10 @@ struct MediumTiling {
     static constexpr int ROOM = ((227 << 10) - TOTALS - TURNS) / WORKERS - PIECES * STAGE - BARRIERS;
     // A segment's groups begin at the first slot.
     static constexpr int SLOTS = ROOM / SLOT < 4 ? 2 : ROOM / SLOT < 8 ? 4 : 8;
+    // Groups of inputs that come under one barrier.
+    static constexpr int TOGETHER = SLOTS < 4 ? 1 : 2;
+    // Groups that straight code computes; more of them need more registers than there are.
+    static constexpr int STRAIGHT = CHUNKS == 1 ? MEDIUM_PIECE : BITS == 4 ? 2 : 1;
     static constexpr int RING = PIECES * STAGE + SLOTS * SLOT + BARRIERS, SHARED = TOTALS + TURNS + WORKERS * RING;
     // In a ring: groups of inputs after pieces, then barriers: of slots that are full and empty, of pieces.
     static constexpr int INPUTS = PIECES * STAGE, FULL = RING - BARRIERS, EMPTY = FULL + SLOTS * 8;
@@ -112,14 +116,23 @@ __device__ __forceinline__ void medium_bring(const Parts& parts, u32 ring, int w
         const int n = worker + block / PER_SEGMENT * T::WORKERS, row = tiles.first_row(n / segments);
         const u8* from = x + ((size_t)(n % segments) * GROUPS + block % PER_SEGMENT * MEDIUM_PIECE) * BLOCK_OF_INPUTS;
 #pragma unroll 1
-        for (int i = 0; i < MEDIUM_PIECE; i++, from += BLOCK_OF_INPUTS) {
-            const u32 group = block * MEDIUM_PIECE + i, at = group % T::SLOTS, barrier = ring + T::FULL + at * 8;
-            const u32 to = ring + T::INPUTS + at * T::SLOT;
-            barrier_wait(ring + T::EMPTY + at * 8, group / T::SLOTS & 1 ^ 1);
+        for (int i = 0; i < MEDIUM_PIECE; i += T::TOGETHER, from += T::TOGETHER * BLOCK_OF_INPUTS) {
+            const u32 group = block * MEDIUM_PIECE + i, at = group % T::SLOTS;
+            const u32 barrier = ring + T::FULL + at / T::TOGETHER * 8, to = ring + T::INPUTS + at * T::SLOT;
+            barrier_wait(ring + T::EMPTY + at / T::TOGETHER * 8, group / T::SLOTS & 1 ^ 1);
             if (lane == 0) {
-                barrier_expect(barrier, T::SLOT);
-                bulk_copy(to, from + row / 32 * T::PLANES, T::CHUNKS == 2 ? T::SLOT : T::PLANES, barrier, keep);
-                if (T::CHUNKS == 1) bulk_copy(to + T::PLANES, from + BLOCK_PLANES + row * 8, 32 * 8, barrier, keep);
+                barrier_expect(barrier, T::TOGETHER * T::SLOT);
+                // A slot of 64 rows is a block of inputs, so those of a pair lie on end.
+                if (T::CHUNKS == 2) {
+                    bulk_copy(to, from, T::TOGETHER * T::SLOT, barrier, keep);
+                } else {
+#pragma unroll
+                    for (int g = 0; g < T::TOGETHER; g++) {
+                        const u8* group = from + g * BLOCK_OF_INPUTS;
+                        bulk_copy(to + g * T::SLOT, group + row / 32 * T::PLANES, T::PLANES, barrier, keep);
+                        bulk_copy(to + g * T::SLOT + T::PLANES, group + BLOCK_PLANES + row * 8, 32 * 8, barrier, keep);
+                    }
+                }
             }
             __syncwarp();
         }
@@ -140,19 +153,22 @@ __device__ __forceinline__ void medium_scale(float* sums, const int (&d)[32], co
     }
 }
 
-// A warpgroup's place in the worker's ring: a piece's codes and scales of the lane, the rows' steps of a slot, the
-// description of the rows' columns, the slot's barriers.
+// A warpgroup's place in the worker's ring: codes and scales of the lane in a piece, the rows' steps of its first
+// slot, the description of their columns, the slot's barriers.
 struct MediumPlace {
     u32 codes, scales, steps, columns, barriers;
 };
 
-// Adds a group's products to the sums of its segment; `parity` of the slot's round.
-template <class T>
+// Adds the products of a piece's group `IN` to the sums of its segment; `parity` of the slot's round.
+template <class T, int IN>
 __device__ __forceinline__ void medium_group(float (&sums)[T::SUMS], const MediumPlace& own, u32 parity) {
-    u32 a[8];
-    const uint4 first = load_shared_16<0>(own.codes);
-    const uint4 both[2] = {first, T::BITS == 8 ? load_shared_16<512>(own.codes) : first};
-    const u32 scales[2] = {load_shared_4<0>(own.scales), load_shared_4<32>(own.scales)};
+    constexpr int CODES = IN * T::GROUP_CODES, SCALES = IN * TILE * 4, AT = IN % T::SLOTS, STEPS = AT * T::SLOT;
+    u32 a[8], columns = own.columns;
+    // Otherwise the columns of all groups would be computed beforehand, and take registers.
+    hold(columns);
+    const uint4 first = load_shared_16<CODES>(own.codes);
+    const uint4 both[2] = {first, T::BITS == 8 ? load_shared_16<CODES + 512>(own.codes) : first};
+    const u32 scales[2] = {load_shared_4<SCALES>(own.scales), load_shared_4<SCALES + 32>(own.scales)};
     if (T::BITS == 4) {
         load_codes<4>(a, both, 0, 0);
     } else {
@@ -160,11 +176,14 @@ __device__ __forceinline__ void medium_group(float (&sums)[T::SUMS], const Mediu
         a[4] = both[1].x, a[5] = both[1].y, a[6] = both[1].z, a[7] = both[1].w;
     }
     pin(a);
-    if (!(T::MODE & WITHOUT_COPIES)) barrier_wait(own.barriers + T::FULL, parity);
+    if (!(T::MODE & WITHOUT_COPIES) && IN % T::TOGETHER == 0) {
+        barrier_wait(own.barriers + T::FULL + AT / T::TOGETHER * 8, parity);
+    }
 #pragma unroll
     for (int c = 0; c < T::CHUNKS; c++) {
         int d[32];
-        const u32 b = own.columns + c * 4096 / 16;
+        // An address takes less than the 14 bits that it has in a description, so it can be added to.
+        const u32 b = columns + (AT * T::SLOT + c * 4096) / 16;
         warpgroup_begin();
         if (!(T::MODE & WITHOUT_PRODUCTS)) {
             wgmma_u8_s8<false>(d, a[0], a[1], a[2], a[3], (u64)b | (u64)COLUMNS_HIGH << 32);
@@ -172,15 +191,15 @@ __device__ __forceinline__ void medium_group(float (&sums)[T::SUMS], const Mediu
         }
         warpgroup_commit();
         uint4 steps[4];
-        steps[0] = c ? load_shared_16<256>(own.steps) : load_shared_16<0>(own.steps);
+        steps[0] = c ? load_shared_16<STEPS + 256>(own.steps) : load_shared_16<STEPS>(own.steps);
         warpgroup_wait<0>(d);
-        steps[1] = c ? load_shared_16<256 + 64>(own.steps) : load_shared_16<64>(own.steps);
-        steps[2] = c ? load_shared_16<256 + 128>(own.steps) : load_shared_16<128>(own.steps);
-        steps[3] = c ? load_shared_16<256 + 192>(own.steps) : load_shared_16<192>(own.steps);
-        if (!(T::MODE & WITHOUT_COPIES) && c == T::CHUNKS - 1) {
+        steps[1] = c ? load_shared_16<STEPS + 256 + 64>(own.steps) : load_shared_16<STEPS + 64>(own.steps);
+        steps[2] = c ? load_shared_16<STEPS + 256 + 128>(own.steps) : load_shared_16<STEPS + 128>(own.steps);
+        steps[3] = c ? load_shared_16<STEPS + 256 + 192>(own.steps) : load_shared_16<STEPS + 192>(own.steps);
+        if (!(T::MODE & WITHOUT_COPIES) && c == T::CHUNKS - 1 && (IN + 1) % T::TOGETHER == 0) {
             // The slot has been read.
             __syncwarp();
-            if ((thread_index() & 31) == 0) barrier_arrive(own.barriers + T::EMPTY);
+            if ((thread_index() & 31) == 0) barrier_arrive(own.barriers + T::EMPTY + AT / T::TOGETHER * 8);
         }
         if (!(T::MODE & WITHOUT_SCALING)) medium_scale(sums + c * 16, d, scales, steps);
     }
@@ -194,22 +213,23 @@ __device__ __forceinline__ void medium_segment(float (&sums)[T::SUMS], u32 ring,
     const u32 steps = slots + T::PLANES + lane % 4 * 16, columns = (u32)describe_columns(slots);
     MediumPlace own{tile + lane * 16, tile + T::PIECE_CODES + lane / 4 * 4, steps, columns, ring};
 #pragma unroll 1
-    for (u32 group = 0; group < GROUPS; group++) {
-        if (!(T::MODE & WITHOUT_COPIES) && group % MEDIUM_PIECE == 0) {
-            barrier_wait(ring + T::PIECE_FULL + group / MEDIUM_PIECE * 8, round & 1);
+    for (u32 group = 0; group < GROUPS; group += T::STRAIGHT) {
+        const u32 piece = group / MEDIUM_PIECE;
+        if (!(T::MODE & WITHOUT_COPIES) && group % MEDIUM_PIECE == 0) barrier_wait(ring + T::PIECE_FULL + piece * 8, round & 1);
+        // A segment takes all slots once, twice or four times.
+        const u32 parity = T::SLOTS == GROUPS ? round & 1 : group / T::SLOTS & 1;
+        medium_group<T, 0>(sums, own, parity);
+        if (T::STRAIGHT >= 2) medium_group<T, 1>(sums, own, parity);
+        if (T::STRAIGHT == 4) medium_group<T, 2>(sums, own, parity), medium_group<T, 3>(sums, own, parity);
+        own.codes += T::STRAIGHT * T::GROUP_CODES, own.scales += T::STRAIGHT * TILE * 4;
+        if (T::SLOTS > T::STRAIGHT) {
+            const int slots = T::SLOTS < GROUPS && group % T::SLOTS > 0 ? T::STRAIGHT - T::SLOTS : T::STRAIGHT;
+            own.steps += slots * T::SLOT, own.columns += slots * T::SLOT / 16, own.barriers += slots / T::TOGETHER * 8;
         }
-        medium_group<T>(sums, own, T::SLOTS == 8 ? round & 1 : group / T::SLOTS & 1);
-        own.codes += T::GROUP_CODES, own.scales += TILE * 4;
-        own.steps += T::SLOT, own.columns += T::SLOT / 16, own.barriers += 8;
-        if (T::SLOTS < 8 && (group + 1) % T::SLOTS == 0) {
-            own.steps -= T::SLOTS * T::SLOT, own.columns -= T::SLOTS * T::SLOT / 16, own.barriers -= T::SLOTS * 8;
-        }
-        if ((group + 1) % MEDIUM_PIECE == 0) {
-            own.codes += T::STAGE - MEDIUM_PIECE * T::GROUP_CODES, own.scales += T::STAGE - MEDIUM_PIECE * TILE * 4;
+        if ((group + T::STRAIGHT) % MEDIUM_PIECE == 0) {
             // The piece has been read.
-            if (!(T::MODE & WITHOUT_COPIES) && (thread_index() & 31) == 0) {
-                barrier_arrive(ring + T::PIECE_EMPTY + group / MEDIUM_PIECE * 8);
-            }
+            if (!(T::MODE & WITHOUT_COPIES) && (thread_index() & 31) == 0) barrier_arrive(ring + T::PIECE_EMPTY + piece * 8);
+            own.codes += T::STAGE - MEDIUM_PIECE * T::GROUP_CODES, own.scales += T::STAGE - MEDIUM_PIECE * TILE * 4;
         }
     }
 }

@@ -113,7 +113,7 @@ pub const NAMES: &[&str] = &[
     "medium_8_64",
     "medium_warpgroup_4_64x32",
     "medium_warpgroup_4_64x64",
-    "medium_warpgroup_8_64x64",
+    "medium_warpgroup_8_64x32",
     "wide_4",
     "wide_8",
     "wide_warpgroup_4",

@@ -160,7 +160,7 @@ const std::map<std::string, Launch>& kernels() {
         KERNEL(wide_warpgroup_4), KERNEL(wide_warpgroup_8),
         KERNEL(skinny_row_4_16_2), KERNEL(skinny_row_4_16_1), KERNEL(skinny_row_4_8_2),
         KERNEL(skinny_row_4_8_1), KERNEL(skinny_row_8_8_2), KERNEL(skinny_row_8_8_1), KERNEL(medium_4_32), KERNEL(medium_4_64), KERNEL(medium_8_32), KERNEL(medium_8_64),
-        KERNEL(medium_warpgroup_4_64x32), KERNEL(medium_warpgroup_4_64x64), KERNEL(medium_warpgroup_8_64x64),
+        KERNEL(medium_warpgroup_4_64x32), KERNEL(medium_warpgroup_4_64x64), KERNEL(medium_warpgroup_8_64x32),
         KERNEL(delta_64), KERNEL(delta_128), KERNEL(delta_inputs_64), KERNEL(delta_inputs_128), KERNEL(conv_state), KERNEL(delta_token_64), KERNEL(delta_token_128),
         KERNEL(heads), KERNEL(persistent), KERNEL(quantize), KERNEL(quantize_norm), KERNEL(quantize_gated),
         KERNEL(quantize_gated_norm), KERNEL(rms_norm), KERNEL(embed_4), KERNEL(embed_8),

@@ -1,6 +1,9 @@
 //! Products of rows of inputs and quantised matrices: the kernel for each number of rows.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    borrow::Cow,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use kernels::cuda::{
     InputRow, MAX_SHARED, MEDIUM_FEATURES, MEDIUM_THREADS, OperationKind, ProductPart, ProductParts,
@@ -59,13 +62,10 @@ enum Layout {
 }
 
 impl Layout {
-    #[track_caller]
-    fn of(rows: usize, products: &[Product]) -> Layout {
-        // With codes of 8 bits they have no kernel for tiles of so few rows.
-        let narrow = || products.iter().all(|product| product.matrix().layout.bits == 4);
+    fn of(rows: usize) -> Layout {
         match rows {
             0..=MAX_FEW_ROWS => Layout::Few,
-            _ if has_warpgroups() && (rows > MAX_NARROW_ROWS || narrow()) => Layout::Warpgroups,
+            _ if has_warpgroups() => Layout::Warpgroups,
             _ => Layout::Many,
         }
     }
@@ -108,7 +108,7 @@ pub(super) fn multiply(source: Source, [rows, inputs]: [i32; 2], products: &[Pro
         return;
     }
     if rows > 1 || !multiply_row(source, products) {
-        QuantizedInputs::new(source, rows, inputs, products).multiply(products);
+        QuantizedInputs::new(source, rows, inputs).multiply(products);
     }
 }
 
@@ -123,11 +123,11 @@ const WIDE_ROWS: usize = 128;
 
 impl QuantizedInputs {
     #[track_caller]
-    fn new(source: Source, rows: i32, inputs: i32, products: &[Product]) -> QuantizedInputs {
+    fn new(source: Source, rows: i32, inputs: i32) -> QuantizedInputs {
         assert!(inputs % 64 == 0, "{inputs} inputs are not groups of 64");
         let segments = (inputs as usize).div_ceil(512);
         let (rows, groups) = (rows as usize, segments * 8);
-        let layout = Layout::of(rows, products);
+        let layout = Layout::of(rows);
         let (plane_bytes, group_steps) = layout.sizes(rows);
         let planes = empty_of(&[(plane_bytes * groups) as i32], Dtype::Uint8);
         let steps = (group_steps > 0).then(|| empty(&[(group_steps * groups * 2) as i32]));
@@ -291,10 +291,10 @@ fn queue_row(source: Source, products: &[Product]) -> bool {
 }
 
 /// The kernel for `blocks` of 64 features and 9 to 64 rows, and the rows of its tiles: two tiles of
-/// 32 rows are faster than one of 64 while all are computed at once.
+/// 32 rows are faster than one of 64 while all are computed at once, and with 8 bits mostly.
 fn medium_tile(bits: usize, blocks: usize, rows: usize, multiprocessors: usize) -> (&'static str, usize) {
     match bits {
-        8 => ("medium_warpgroup_8_64x64", 64),
+        8 => ("medium_warpgroup_8_64x32", 32),
         _ if rows <= MAX_NARROW_ROWS || 2 * blocks <= multiprocessors => ("medium_warpgroup_4_64x32", 32),
         _ => ("medium_warpgroup_4_64x64", 64),
     }
@@ -328,7 +328,7 @@ fn multiply_row(source: Source, products: &[Product]) -> bool {
     true
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
     /// Most rows whose integers the kernels for few make sooner on an H200; no bit depends on it.
     fn max_few_rows(self) -> usize {
         match self {
@@ -385,7 +385,7 @@ impl Source<'_> {
     /// As the product of one row takes it, with its arrays; `None` if making the integers once is
     /// faster.
     #[track_caller]
-    fn row(self, inputs: i32) -> Option<(InputRow, [Array; 2])> {
+    fn row(self, inputs: i32) -> Option<(InputRow, [Cow<'a, Array>; 2])> {
         let (x, gate, norm) = match self {
             Source::Plain { x } => (x, None, None),
             Source::Normed { x, norm } => (x, None, Some(norm)),
