@@ -1,53 +1,31 @@
 // Arrays whose memory is a GPU's, for kernels of ours: MLX passes them on and never reads them.
-#include <mutex>
-#include <unordered_set>
-
 #include "lanner-mlx/src/bridge.rs.h"
 
 namespace lanner {
 
 namespace {
 
-// The beginnings of all such memory.
-struct Registry {
-  std::mutex mutex;
-  std::unordered_set<const void*> buffers;
-};
+// Set in the addresses that MLX holds of such memory. No pointer of the host's has it, so a read by
+// mistake fails at once.
+constexpr size_t DEVICE = size_t{1} << 63;
 
-// Never destroyed: arrays may outlive `main`.
-Registry& registry() {
-  static auto* registry = new Registry;
-  return *registry;
-}
+size_t tagged(mx::allocator::Buffer buffer) { return reinterpret_cast<size_t>(buffer.ptr()); }
 
 }  // namespace
 
 Out device_array(Ints shape, Dtype dtype, size_t pointer, size_t bytes) {
-  auto* memory = reinterpret_cast<void*>(pointer);
-  {
-    auto& [mutex, buffers] = registry();
-    std::lock_guard lock(mutex);
-    buffers.insert(memory);
-  }
-  auto free = [bytes](mx::allocator::Buffer buffer) {
-    {
-      auto& [mutex, buffers] = registry();
-      std::lock_guard lock(mutex);
-      buffers.erase(buffer.ptr());
-    }
-    free_device(reinterpret_cast<size_t>(buffer.ptr()), bytes);
-  };
+  auto free = [bytes](mx::allocator::Buffer buffer) { free_device(tagged(buffer) & ~DEVICE, bytes); };
+  mx::allocator::Buffer memory(reinterpret_cast<void*>(pointer | DEVICE));
   return std::make_unique<array>(
-      array(mx::allocator::Data(mx::allocator::Buffer(memory), std::move(free)), to_shape(shape), to_mlx(dtype)));
+      array(mx::allocator::Data(memory, std::move(free)), to_shape(shape), to_mlx(dtype)));
 }
 
 size_t device_address(const array& a) {
-  // MLX owns all memory but this.
-  if (!a.is_available() || a.data_shared_ptr() == nullptr || a.data_shared_ptr()->is_owned()) return 0;
-  const void* memory = a.buffer().ptr();
-  auto& [mutex, buffers] = registry();
-  std::lock_guard lock(mutex);
-  return buffers.contains(memory) ? reinterpret_cast<size_t>(memory) + static_cast<size_t>(a.offset()) : 0;
+  // Another thread may give an array memory until it is available. MLX owns all memory but this.
+  const bool available = a.status() == array::Status::available || a.is_available();
+  if (!available || a.data_shared_ptr() == nullptr || a.data_shared_ptr()->is_owned()) return 0;
+  const size_t memory = tagged(a.buffer());
+  return memory & DEVICE ? (memory & ~DEVICE) + static_cast<size_t>(a.offset()) : 0;
 }
 
 }  // namespace lanner

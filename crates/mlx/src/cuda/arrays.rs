@@ -1,5 +1,7 @@
 //! Arrays in the device's memory.
 
+use std::borrow::Cow;
+
 use super::{Buffer, Device, Result, device, driver::Address};
 use crate::{
     Array, Dtype,
@@ -46,14 +48,14 @@ impl Device {
     /// # Errors
     /// It cannot be evaluated, or the device failed.
     #[track_caller]
-    pub fn resident(&self, array: &Array) -> crate::Result<Array> {
+    pub fn resident<'a>(&self, array: &'a Array) -> crate::Result<Cow<'a, Array>> {
         if array.on_device() {
-            return Ok(array.clone());
+            return Ok(Cow::Borrowed(array));
         }
         let bytes = array.to_bytes()?;
         let copy = self.empty(array.shape(), array.dtype())?;
         self.upload(address(&copy), &bytes)?;
-        Ok(copy)
+        Ok(Cow::Owned(copy))
     }
 
     /// A copy of elements `start..stop` along `axis`.
@@ -126,8 +128,9 @@ impl Array {
     /// If the array is in the host's memory.
     #[track_caller]
     pub fn device_address(&self) -> u64 {
-        assert!(self.on_device(), "an array of the host's as an argument of a kernel");
-        address(self)
+        let address = address(self);
+        assert!(address != 0, "an array of the host's as an argument of a kernel");
+        address
     }
 
     /// A copy in the host's memory, or the array itself if it is there already.

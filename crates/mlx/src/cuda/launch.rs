@@ -25,7 +25,7 @@ const MAX_SHARED: i32 = 8;
 impl Arguments {
     #[allow(clippy::new_without_default, reason = "no caller needs it")]
     pub fn new() -> Arguments {
-        Arguments { words: Vec::with_capacity(512), starts: Vec::with_capacity(16) }
+        Arguments { words: Vec::with_capacity(64), starts: Vec::with_capacity(16) }
     }
 
     /// One more parameter: a number, an address, or a struct laid out as in C.

@@ -8,7 +8,7 @@ use super::support::{array, bits, check, has_device};
 fn placed(array: Array) -> Array {
     match mlx::cuda::device().filter(|_| mlx::cuda::in_use()) {
         Some(device) => {
-            let placed = device.resident(&array).unwrap();
+            let placed = device.resident(&array).unwrap().into_owned();
             assert!(placed.on_device());
             placed
         }

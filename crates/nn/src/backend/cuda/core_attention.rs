@@ -12,7 +12,7 @@ use mlx::{Array, Dtype, cuda::Arguments};
 
 use super::{
     super::cpu,
-    launch::{counters, device, empty, fall_back, is_f32, launch, resident, resident_f32, zeros},
+    launch::{counters, device, empty, fall_back, into_resident, is_f32, launch, resident, zeros},
     persistent::{self, queue},
 };
 use crate::{CoreAttention, KEY_BLOCK, KvRow, RmsNorm};
@@ -50,11 +50,12 @@ pub(crate) fn core_attention(
         let host = Array::from_slice(&positions, &[positions.len() as i32]);
         return cpu::core_attention(attention, [q, k, v], &host, rows);
     }
-    let [q, k, v] = [q, k, v].map(resident);
+    let qkv = [q, k, v].map(resident);
+    let [q, k, v] = qkv.each_ref().map(|array| &**array);
     let out = empty(&[q.dim(0), attention.heads * attention.head_dim]);
     let mut start = 0;
     for rows in rows.chunks_mut(ROWS) {
-        start = some_rows(attention, [&q, &k, &v], &positions, start, rows, &out);
+        start = some_rows(attention, [q, k, v], &positions, start, rows, &out);
     }
     out
 }
@@ -108,7 +109,7 @@ fn some_rows(
     for row in rows.iter_mut() {
         let (tokens, past) = (row.tokens, row.past);
         let buffers = row.reserve(attention.kv_heads, attention.head_dim, Dtype::Float32);
-        let [keys, values] = buffers.map(|buffer| resident(&buffer));
+        let [keys, values] = buffers.map(into_resident);
         placed.push(Placed { keys, values, start: end, tokens, past });
         end += tokens;
     }
@@ -359,7 +360,7 @@ impl DeviceAttention {
         let frequencies = &attention.rope.frequencies;
         let frequencies = match frequencies.is_empty() {
             true => zeros(&[1], Dtype::Float32),
-            false => resident_f32(&Array::from_slice(frequencies, &[frequencies.len() as i32])),
+            false => into_resident(Array::from_slice(frequencies, &[frequencies.len() as i32])),
         };
         DeviceAttention { frequencies }
     }

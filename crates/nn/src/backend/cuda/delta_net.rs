@@ -11,7 +11,7 @@ use mlx::{Array, cuda::Arguments};
 use super::{
     super::cpu,
     delta_state::{DeviceDeltaNet, DeviceDraft, DeviceTokens, Move, run_delta, shift},
-    launch::{device, empty, fall_back, is_f32, launch, resident},
+    launch::{device, empty, fall_back, into_resident, is_f32, launch, resident},
     persistent::{self, queue},
 };
 use crate::{
@@ -31,21 +31,22 @@ pub(crate) fn delta_net(net: &DeltaNet, qkv: &Array, [b, a]: [&Array; 2], rows: 
         return cpu::delta_net(net, qkv, [b, a], rows);
     }
     let device = net.on_device();
-    let [qkv, b, a] = [qkv, b, a].map(resident);
+    let inputs = [qkv, b, a].map(resident);
+    let [qkv, b, a] = inputs.each_ref().map(|array| &**array);
     let out = empty(&[qkv.dim(0), net.heads.value_width()]);
     let mut states: Vec<RowState> = vec![];
     let mut start = 0;
     for row in rows.iter_mut() {
-        states.push(RowState::take(net, &qkv, start, row));
+        states.push(RowState::take(net, qkv, start, row));
         start += row.tokens;
     }
     let single = states.iter().all(RowState::is_single);
-    states.iter_mut().for_each(|state| state.allocate(net.heads, single));
-    single_tokens(device, net.heads, [&qkv, &b, &a], &states, &out);
+    states.iter_mut().for_each(|state| state.allocate(net.heads, qkv, single));
+    single_tokens(device, net.heads, [qkv, b, a], &states, &out);
     commit_conv(device.sizes, &mut states);
     let spans: Vec<DeltaSpan> = states.iter().flat_map(|state| state.spans(net.heads)).collect();
     for spans in spans.chunks(32) {
-        inputs_of(device, net.heads, [&qkv, &b, &a], spans);
+        inputs_of(device, net.heads, [qkv, b, a], spans);
     }
     let steps = |step: fn(&RowState, DeltaHeads, &Array) -> Option<DeltaStep>| {
         let steps: Vec<DeltaStep> = states.iter().filter_map(|state| step(state, net.heads, &out)).collect();
@@ -76,8 +77,9 @@ struct RowState {
     start: i32,
     committed: i32,
     draft: i32,
-    /// The step's inputs of the convolution, `[tokens, channels]`.
-    x: Array,
+    /// The step's inputs of the convolution, `[tokens, channels]`, unless one kernel computes a
+    /// single token.
+    x: Option<Array>,
     conv: Array,
     before: Array,
     /// The state's memory after the step; `before` if nothing else shares it.
@@ -101,7 +103,7 @@ impl RowState {
         let StateIn { conv, state, in_place, uncommitted, is_after_draft } =
             row.state.take(&[width - 1, qkv.dim(1)], qkv.dtype(), &state_shape);
         let was_on_device = state.on_device();
-        let before = resident(&state);
+        let before = into_resident(state);
         let after = if in_place || !was_on_device { before.clone() } else { empty(&state_shape) };
         let uncommitted = uncommitted.filter(|(tokens, _)| *tokens > 0).map(|(tokens, draft)| match draft {
             DraftInputs::Device(draft) => (tokens, draft),
@@ -113,8 +115,8 @@ impl RowState {
             start,
             committed,
             draft,
-            x: qkv.slice(0, start, start + row.tokens),
-            conv: resident(&conv),
+            x: None,
+            conv: into_resident(conv),
             next: None,
             before,
             after,
@@ -136,14 +138,22 @@ impl RowState {
 
     /// Memory for the committed tokens; `single` if the kernel for single tokens computes them.
     #[track_caller]
-    fn allocate(&mut self, heads: DeltaHeads, single: bool) {
-        match single {
-            true => self.next = Some(empty(self.conv.shape())),
-            false if self.committed > 0 => {
-                self.committed_inputs = Some(DeviceTokens::new(heads.on_device(), self.committed));
-            }
-            false => {}
+    fn allocate(&mut self, heads: DeltaHeads, qkv: &Array, single: bool) {
+        if single {
+            self.next = Some(empty(self.conv.shape()));
+            return;
         }
+        self.x = Some(qkv.slice(0, self.start, self.start + self.committed + self.draft));
+        if self.committed > 0 {
+            self.committed_inputs = Some(DeviceTokens::new(heads.on_device(), self.committed));
+        }
+    }
+
+    /// Inputs `from..to` of the convolution.
+    #[track_caller]
+    fn inputs(&self, from: i32, to: i32) -> Array {
+        let x = self.x.as_ref().unwrap_or_else(|| unreachable!("kept unless a single token is computed"));
+        x.slice(0, from, to)
     }
 
     /// Tokens whose inputs are to be computed.
@@ -189,8 +199,8 @@ impl RowState {
 
     fn finish(self, heads: DeltaHeads, conv: Array) -> StateOut {
         let state = if self.committed > 0 { self.after.clone() } else { self.current().clone() };
-        let x = self.x.slice(0, self.committed, self.committed + self.draft);
-        let uncommitted = self.draft_inputs.map(|inputs| {
+        let x = (self.draft > 0).then(|| self.inputs(self.committed, self.committed + self.draft));
+        let uncommitted = self.draft_inputs.zip(x).map(|(inputs, x)| {
             let draft = DeviceDraft { heads: heads.on_device(), x, inputs };
             (self.draft, DraftInputs::Device(Rc::new(draft)))
         });
@@ -297,8 +307,9 @@ fn commit_conv(sizes: DeltaSizes, states: &mut [RowState]) {
 #[track_caller]
 fn next_conv(sizes: DeltaSizes, states: &[RowState]) -> Vec<Array> {
     let moved = states.iter().filter(|state| state.committed > 0 && state.next.is_none());
-    let moves: Vec<Move> =
-        moved.map(|s| Move { past: s.conv.clone(), x: s.x.clone(), tokens: s.committed }).collect();
+    let moves: Vec<Move> = moved
+        .map(|s| Move { past: s.conv.clone(), x: s.inputs(0, s.committed), tokens: s.committed })
+        .collect();
     let mut next = shift(sizes, &moves).into_iter();
     let conv = |state: &RowState| match (&state.next, state.committed) {
         (Some(next), _) => next.clone(),

@@ -3,7 +3,7 @@
 use kernels::cuda::{ConvSpan, ConvSpans, DeltaSizes, DeltaStep, DeltaSteps, delta_shared};
 use mlx::{Array, cuda::Arguments};
 
-use super::launch::{empty, launch, resident, resident_f32};
+use super::launch::{empty, into_resident, launch, resident, resident_f32};
 use crate::RmsNorm;
 
 /// Heads of one size.
@@ -111,7 +111,7 @@ pub(super) fn shift(sizes: DeltaSizes, moves: &[Move]) -> Vec<Array> {
 /// The last inputs of the convolution and the state after the first `tokens` of a draft.
 #[track_caller]
 pub(crate) fn commit(conv: &Array, state: &Array, tokens: i32, draft: &DeviceDraft) -> [Array; 2] {
-    let [conv, state] = [conv, state].map(resident);
+    let (conv, state) = (resident(conv).into_owned(), resident(state));
     let sizes = DeltaSizes { channels: conv.dim(1), width: conv.dim(0) + 1, ..NO_SIZES };
     let next = shift(sizes, &[Move { past: conv, x: draft.x.clone(), tokens }]).remove(0);
     let after = empty(state.shape());
@@ -148,9 +148,9 @@ impl DeviceDeltaNet {
             values[0]
         };
         DeviceDeltaNet {
-            taps: resident_f32(&Array::from_slice(&taps, &[width, channels])),
-            neg_exp_a: resident_f32(neg_exp_a),
-            dt_bias: resident_f32(dt_bias),
+            taps: into_resident(Array::from_slice(&taps, &[width, channels])),
+            neg_exp_a: resident_f32(neg_exp_a).into_owned(),
+            dt_bias: resident_f32(dt_bias).into_owned(),
             sizes: DeltaSizes {
                 key_heads: heads.key_heads,
                 value_heads: heads.value_heads,

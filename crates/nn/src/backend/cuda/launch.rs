@@ -1,6 +1,7 @@
 //! What all operations share: the device, its arrays, and the report of what it cannot do.
 
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
     sync::{Mutex, OnceLock, PoisonError},
 };
@@ -19,14 +20,23 @@ pub(super) fn device() -> &'static Device {
 
 /// The array on the device.
 #[track_caller]
-pub(super) fn resident(array: &Array) -> Array {
+pub(super) fn resident(array: &Array) -> Cow<'_, Array> {
     device().resident(array).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The array itself, if it is on the device, or a copy there.
+#[track_caller]
+pub(super) fn into_resident(array: Array) -> Array {
+    if array.on_device() { array } else { resident(&array).into_owned() }
 }
 
 /// The array on the device as float32.
 #[track_caller]
-pub(super) fn resident_f32(array: &Array) -> Array {
-    resident(&array.astype(Dtype::Float32))
+pub(super) fn resident_f32(array: &Array) -> Cow<'_, Array> {
+    match array.dtype() {
+        Dtype::Float32 => resident(array),
+        _ => Cow::Owned(resident(&array.astype(Dtype::Float32)).into_owned()),
+    }
 }
 
 /// An uninitialised float32 array on the device.

@@ -70,7 +70,7 @@ impl Linear {
     #[track_caller]
     pub(super) fn device_bias(&self) -> u64 {
         let Some(bias) = &self.bias else { return 0 };
-        self.device_bias.get_or_init(|| resident_f32(bias)).device_address()
+        self.device_bias.get_or_init(|| resident_f32(bias).into_owned()).device_address()
     }
 }
 
@@ -94,7 +94,10 @@ pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) ->
         None => Source::Plain { x },
     };
     multiply(source, [rows, inputs], &products);
-    outs.into_iter().map(|out| out.astype(x.dtype())).collect()
+    match x.dtype() {
+        Dtype::Float32 => outs,
+        dtype => outs.into_iter().map(|out| out.astype(dtype)).collect(),
+    }
 }
 
 #[track_caller]

@@ -39,6 +39,6 @@ impl RmsNorm {
     /// The weight on the device, in float32.
     #[track_caller]
     pub(super) fn device_weight(&self) -> &Array {
-        self.device_weight.get_or_init(|| resident_f32(&self.weight))
+        self.device_weight.get_or_init(|| resident_f32(&self.weight).into_owned())
     }
 }
