@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::Soak;
+use super::{CLIENTS, Soak};
 use crate::{
     load::{Random, WORDS},
     support::client,
@@ -28,6 +28,8 @@ const STARTS: [&str; 3] = [
 const SILENCE: Duration = Duration::from_secs(120);
 /// Parts into which a range of prompt lengths is divided.
 const LENGTHS: u64 = 8;
+/// Kinds of requests that want too much.
+const EXCESSES: u64 = 3;
 
 /// Random numbers of a client. Kinds of requests and lengths of prompts come from decks of cards:
 /// every few minutes have the same mixture, so the load does not make memory vary.
@@ -64,10 +66,20 @@ impl Draws {
     }
 }
 
-/// Sends each kind of request once, so that everything long-lived exists.
+/// Sends each kind of request, prompts of each length at the same time, so that everything
+/// long-lived exists: threads keep the memory of their largest call.
 pub(super) fn each_once(soak: &Soak) {
     known(soak);
-    chats(soak, &mut Draws::new(92));
+    thread::scope(|scope| {
+        for i in 0..CLIENTS {
+            scope.spawn(move || {
+                let mut random = Draws::new(2000 + i);
+                (0..LENGTHS).for_each(|_| answered(soak, &mut random));
+                (0..EXCESSES).for_each(|_| wants_too_much(soak, &mut random));
+                chats(soak, &mut random);
+            });
+        }
+    });
     load(soak, "merlin");
     load(soak, "/no/such/folder");
     known(soak);
@@ -136,7 +148,7 @@ fn reads_slowly(soak: &Soak, random: &mut Draws) {
 
 /// Requests more memory than the limit leaves.
 fn wants_too_much(soak: &Soak, random: &mut Draws) {
-    let mut body = match random.card("excess", 3) {
+    let mut body = match random.card("excess", EXCESSES) {
         0 => body(random, 10, 1 << 20),
         1 => body(random, 3000, 200),
         _ => {
