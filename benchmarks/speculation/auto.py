@@ -9,8 +9,10 @@ It measures the texts of `lanner bench --speculate`, one request at a time, in t
 
 - first: a new process for each kind of text and each round, so `auto` knows only what it measured
   at load. It alternates with plain decoding prompt by prompt, including the first answer.
-- later: one process for all kinds, after a warm-up of more than 500 tokens of every kind. `auto`
-  alternates with plain decoding and with every choice of --fixed.
+- later: one process for chats and one for all other kinds, after a warm-up of more than 500 tokens
+  of every kind. `auto` alternates with plain decoding and with every choice of --fixed.
+
+Answers in chats are short, so they get ten times the rounds.
 
 Writes NAME.json and NAME.md to --out (docs/benchmarks/speculation). --check FILE tests recorded
 figures: `auto` must reach 0.97 of plain decoding from the first answer, and 0.95 of the best fixed
@@ -28,6 +30,8 @@ import time
 from pathlib import Path
 
 CLASSES = ["prose", "copying", "json", "arithmetic", "chat"]
+# Chats' answers have eight tokens, so one round says little: they get that many times the rounds.
+MORE = {"chat": 10}
 FIXED = ["ngram:7", "ngram:15", "mtp:1", "mtp:2", "mtp:3"]
 FIRST, LATER = 0.97, 0.95
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,14 +98,15 @@ def spread(values):
 def measure_first(args, texts):
     """Speed of `auto` by that of plain decoding in a new process."""
     ratios, drafted, report = {}, {}, None
-    for number in range(args.rounds):
-        for text in texts if number % 2 == 0 else texts[::-1]:
+    for number in range(args.rounds * max(MORE.get(text, 1) for text in texts)):
+        own = [text for text in texts if number < args.rounds * MORE.get(text, 1)]
+        for text in own if number % 2 == 0 else own[::-1]:
             report, lines = bench(args, ["auto"], [text], 1, 0)
             for (kind, sampling, way), line in lines.items():
                 if way == "auto":
                     ratios.setdefault((kind, sampling), []).append(line["ratio"]["median"])
                     drafted.setdefault((kind, sampling), []).append(line["drafted"])
-        print(f"first: round {number + 1} of {args.rounds}", file=sys.stderr)
+        print(f"first: round {number + 1} of {', '.join(own)}", file=sys.stderr)
     rows = [{"prompts": kind, "sampling": sampling, "ratio": spread(of), "rounds": of,
              "drafted": statistics.median(drafted[kind, sampling])}
             for (kind, sampling), of in ratios.items()]
@@ -110,8 +115,12 @@ def measure_first(args, texts):
 
 def measure_later(args, texts):
     """Speeds of `auto` and of fixed drafters, after a while."""
-    report, lines = bench(args, [*args.fixed.split(","), "auto"], texts, args.rounds, args.warmup)
-    rows = []
+    report, lines, rows = None, {}, []
+    for more in sorted({MORE.get(text, 1) for text in texts}):
+        own = [text for text in texts if MORE.get(text, 1) == more]
+        report, measured = bench(args, [*args.fixed.split(","), "auto"], own, args.rounds * more,
+                                 args.warmup * more)
+        lines |= measured
     for kind, sampling in dict.fromkeys((kind, sampling) for kind, sampling, _ in lines):
         speeds = {way: line["ratio"]["median"] for (k, s, way), line in lines.items()
                   if (k, s) == (kind, sampling)}
@@ -145,7 +154,7 @@ def markdown(found):
         hardware = f"{machine['gpu']['name']} ({machine['threads']} threads of {machine['cpu']})"
     text = [f"# `auto` beside plain decoding and the best fixed choice: {found['name']}", "",
             f"{found['model']['name']} on {hardware},",
-            f"one request at a time, {found['rounds']} rounds.",
+            f"one request at a time, {found['rounds']} rounds, of chats {MORE['chat']} times as many.",
             "Made by `benchmarks/speculation/auto.py`."]
     if found["others"] is not None:
         text += ["", f"Other programs took {found['others']:.0%} of the processors' time."]
