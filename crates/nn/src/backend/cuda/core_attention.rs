@@ -12,7 +12,9 @@ use mlx::{Array, Dtype, cuda::Arguments};
 
 use super::{
     super::cpu,
-    launch::{counters, device, empty, fall_back, into_resident, is_f32, launch, resident, zeros},
+    launch::{
+        counters, device, empty, fall_back, into_resident, is_f32, launch, resident, scratch_f32, zeros,
+    },
     persistent::{self, queue},
 };
 use crate::{CoreAttention, KEY_BLOCK, KvRow, RmsNorm};
@@ -231,7 +233,7 @@ fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: Out
     let queries = if queries <= 4 { 4 } else { FEW };
     let blocks = (longest + KEY_BLOCK - 1) / KEY_BLOCK;
     let count = rows.len() as i32 * kv_heads;
-    let partials = empty(&[count, blocks, queries, dim + 2]);
+    let partials = scratch_f32([count, blocks, queries, dim + 2]);
     let arrived = counters(count as usize);
     let (spans, _) = attention_spans(rows, |_| 0);
     let deep = queries == 4 && blocks * count <= device().multiprocessors as i32;
@@ -250,7 +252,7 @@ fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: Out
         .with(spans)
         .with(q.device_address())
         .with(out.device_address())
-        .with(partials.device_address())
+        .with(partials.pointer())
         .with(arrived)
         .with(*heads)
         .with(*kv_heads)
@@ -272,13 +274,13 @@ fn attend_token(attention: &CoreAttention, q: &Array, row: &Placed, gates: Outpu
     let quads = (heads / kv_heads + ATTENTION_QUAD - 1) / ATTENTION_QUAD;
     let blocks = (row.past + 1 + KEY_BLOCK - 1) / KEY_BLOCK;
     let slices = dim / ATTENTION_SLICE;
-    let scores = empty(&[kv_heads * quads, blocks * KEY_BLOCK, ATTENTION_QUAD]);
-    let partials = empty(&[kv_heads * quads * slices, blocks, ATTENTION_QUAD, ATTENTION_SLICE + 2]);
+    let scores = scratch_f32([kv_heads * quads, blocks, KEY_BLOCK, ATTENTION_QUAD]);
+    let partials = scratch_f32([kv_heads * quads * slices, blocks, ATTENTION_QUAD, ATTENTION_SLICE + 2]);
     let own = TokenAttention {
         q: q.device_address(),
         out: out.device_address(),
-        scores: scores.device_address(),
-        partials: partials.device_address(),
+        scores: scores.pointer(),
+        partials: partials.pointer(),
         arrived: counters((kv_heads * quads * slices) as usize),
         gates,
         heads: *heads,

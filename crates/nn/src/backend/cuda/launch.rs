@@ -39,6 +39,18 @@ pub(super) fn resident_f32(array: &Array) -> Cow<'_, Array> {
     }
 }
 
+/// Uninitialised memory on the device that operations queued before its end may use.
+#[track_caller]
+pub(super) fn scratch(bytes: usize) -> Buffer {
+    Buffer::new(device(), bytes).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Scratch memory for float32 numbers.
+#[track_caller]
+pub(super) fn scratch_f32(shape: [i32; 4]) -> Buffer {
+    scratch(shape.iter().map(|&dim| dim as usize).product::<usize>() * size_of::<f32>())
+}
+
 /// An uninitialised float32 array on the device.
 #[track_caller]
 pub(super) fn empty(shape: &[i32]) -> Array {

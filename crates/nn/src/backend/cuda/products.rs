@@ -10,10 +10,13 @@ use kernels::cuda::{
     QuantizedRows, TILE_FEATURES, WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES, WARPGROUP_ROWS,
     WARPGROUP_THREADS, medium_shared, medium_warpgroup_shared, skinny_shared, warpgroup_shared, wide_shared,
 };
-use mlx::{Array, Dtype, cuda::Arguments};
+use mlx::{
+    Array,
+    cuda::{Arguments, Buffer},
+};
 
 use super::{
-    launch::{device, empty, empty_of, launch, resident_f32},
+    launch::{device, launch, resident_f32, scratch},
     matrix::DeviceMatrix,
     persistent::{self, ProductRow, queue, queue_product},
 };
@@ -45,12 +48,35 @@ pub(super) enum Source<'a> {
 
 /// Rows of inputs as integers.
 struct QuantizedInputs {
-    planes: Array,
-    /// Blocks of warpgroups have their own.
-    steps: Option<Array>,
+    integers: Integers,
     rows: usize,
     segments: usize,
     layout: Layout,
+}
+
+/// Memory for the integers of rows.
+struct Integers {
+    memory: Buffer,
+    /// Where steps begin, which planes with steps of their own have not.
+    steps: Option<usize>,
+}
+
+impl Integers {
+    /// With `steps` steps of groups after the planes.
+    #[track_caller]
+    fn new(plane_bytes: usize, steps: usize) -> Integers {
+        let memory = scratch(plane_bytes + steps * 2 * size_of::<f32>());
+        Integers { memory, steps: (steps > 0).then_some(plane_bytes) }
+    }
+
+    fn planes(&self) -> u64 {
+        self.memory.pointer()
+    }
+
+    /// 0 if there are none.
+    fn steps(&self) -> u64 {
+        self.steps.map_or(0, |start| self.memory.pointer() + start as u64)
+    }
 }
 
 /// How integers lie in memory, as kernels number it.
@@ -129,18 +155,17 @@ impl QuantizedInputs {
         let (rows, groups) = (rows as usize, segments * 8);
         let layout = Layout::of(rows);
         let (plane_bytes, group_steps) = layout.sizes(rows);
-        let planes = empty_of(&[(plane_bytes * groups) as i32], Dtype::Uint8);
-        let steps = (group_steps > 0).then(|| empty(&[(group_steps * groups * 2) as i32]));
+        let integers = Integers::new(plane_bytes * groups, group_steps * groups);
         let to = QuantizedRows {
-            planes: planes.device_address(),
-            steps: steps.as_ref().map_or(0, Array::device_address),
+            planes: integers.planes(),
+            steps: integers.steps(),
             inputs,
             groups: groups as i32,
             rows: rows as i32,
             layout: layout as i32,
         };
         source.quantize(to);
-        QuantizedInputs { planes, steps, rows, segments, layout }
+        QuantizedInputs { integers, rows, segments, layout }
     }
 
     #[track_caller]
@@ -158,10 +183,6 @@ impl QuantizedInputs {
         }
     }
 
-    fn steps_address(&self) -> u64 {
-        self.steps.as_ref().map_or(0, Array::device_address)
-    }
-
     #[track_caller]
     fn multiply_by_warpgroups(&self, bits: usize, products: &[&Product]) {
         let parts = parts(products.iter().copied(), 0, |matrix| matrix.layout.padded_tiles());
@@ -169,7 +190,7 @@ impl QuantizedInputs {
         let multiprocessors = device().multiprocessors as usize;
         let arguments = Arguments::new()
             .with(parts)
-            .with(self.planes.device_address())
+            .with(self.integers.planes())
             .with(self.segments as i32)
             .with(self.rows as i32);
         let grid = |tiles: usize| [tiles.min(multiprocessors), 1, 1];
@@ -191,8 +212,8 @@ impl QuantizedInputs {
         let tiles: i32 = parts.iter().map(|part| part.tiles).sum();
         let arguments = Arguments::new()
             .with(parts)
-            .with(self.planes.device_address())
-            .with(self.steps_address())
+            .with(self.integers.planes())
+            .with(self.integers.steps())
             .with(self.segments as i32)
             .with(self.rows as i32);
         let (name, grid, shared) = match (self.rows <= MAX_MEDIUM_ROWS, bits) {
@@ -220,11 +241,11 @@ impl QuantizedInputs {
         while first < self.rows {
             let (rows, variant) = self.variant(bits, tiles, self.rows - first);
             let parts = parts(products.iter().copied(), first, |matrix| matrix.layout.tiles());
-            let planes = self.planes.device_address() + (first * self.segments * 8 * 128) as u64;
+            let planes = self.integers.planes() + (first * self.segments * 8 * 128) as u64;
             let arguments = Arguments::new()
                 .with(parts)
                 .with(planes)
-                .with(self.steps_address() + (first * 8) as u64)
+                .with(self.integers.steps() + (first * 8) as u64)
                 .with(tiles as i32)
                 .with(self.segments as i32)
                 .with(rows as i32)
@@ -264,23 +285,18 @@ fn queue_row(source: Source, products: &[Product]) -> bool {
     // Arrays live until the operation is queued: memory is used again in its order only.
     let integers = |gate: &Array, up: &Array, activation: i32| {
         let groups = segments * 8;
-        let planes = empty_of(&[(groups * 128) as i32], Dtype::Uint8);
-        let steps = empty(&[(groups * 2) as i32]);
+        let integers = Integers::new(groups * 128, groups);
         let (gate, up) = (resident_f32(gate), resident_f32(up));
         let arguments = Arguments::new()
-            .with(planes.device_address())
-            .with(steps.device_address())
+            .with(integers.planes())
+            .with(integers.steps())
             .with(gate.device_address())
             .with(up.device_address())
             .with(inputs as i32)
             .with(groups as i32)
             .with(activation);
         queue("gated", OperationKind::Gated, arguments);
-        queue_product(
-            parts,
-            segments,
-            ProductRow::Integers([planes.device_address(), steps.device_address()]),
-        );
+        queue_product(parts, segments, ProductRow::Integers([integers.planes(), integers.steps()]));
     };
     match (source, row) {
         (Source::Gated { gate, up, activation }, _) => integers(gate, up, activation),

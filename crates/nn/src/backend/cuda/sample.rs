@@ -5,7 +5,7 @@ use kernels::cuda::{CANDIDATE_BYTES, DrawList, DrawParameters, MAX_LISTED, Opera
 use mlx::{Array, Dtype, cuda::Arguments};
 
 use super::{
-    launch::{counters, device, empty, empty_of, launch},
+    launch::{counters, device, empty, empty_of, launch, scratch},
     persistent::{self, queue},
 };
 
@@ -87,7 +87,7 @@ fn sample_rows(logits: &Array, draws: &[PlainDraw], size: i32) -> [Array; 2] {
     let rows = draws.len();
     let most = device().multiprocessors as usize;
     let blocks = if rows == 1 { most } else { (size as usize).div_ceil(1024).min(most) };
-    let candidates = || empty_of(&[(rows * blocks * CANDIDATE_BYTES) as i32], Dtype::Uint8);
+    let candidates = || scratch(rows * blocks * CANDIDATE_BYTES);
     let (parts, best, arrived) = (candidates(), candidates(), counters(rows));
     let (tokens, faults) = (empty_of(&[rows as i32], Dtype::Uint32), empty(&[rows as i32]));
     if rows == 1 && persistent::is_allowed() {
@@ -95,8 +95,8 @@ fn sample_rows(logits: &Array, draws: &[PlainDraw], size: i32) -> [Array; 2] {
             Arguments::new()
                 .with(draws[0].parameters())
                 .with(logits.device_address())
-                .with(parts.device_address())
-                .with(best.device_address())
+                .with(parts.pointer())
+                .with(best.pointer())
                 .with(arrived)
                 .with(tokens.device_address())
                 .with(faults.device_address())
@@ -111,13 +111,13 @@ fn sample_rows(logits: &Array, draws: &[PlainDraw], size: i32) -> [Array; 2] {
     let mut list: DrawList = [DrawParameters::default(); 64];
     list.iter_mut().zip(draws).for_each(|(to, draw)| *to = draw.parameters());
     let arguments =
-        Arguments::new().with(list).with(logits.device_address()).with(parts.device_address()).with(size);
+        Arguments::new().with(list).with(logits.device_address()).with(parts.pointer()).with(size);
     launch("sample_blocks", [blocks, rows, 1], 256, 0, arguments);
     let arguments = Arguments::new()
         .with(list)
         .with(logits.device_address())
-        .with(parts.device_address())
-        .with(best.device_address())
+        .with(parts.pointer())
+        .with(best.pointer())
         .with(arrived)
         .with(tokens.device_address())
         .with(faults.device_address())
