@@ -135,9 +135,8 @@ fn sampling_matches_the_cpu() {
             let array = Array::from_slice(&logits, &[rows as i32, size as i32]);
             // On the device only after an operation there.
             let on_device = mlx::cuda::device().filter(|_| mlx::cuda::in_use());
-            let array =
-                on_device.map_or(array.clone(), |device| device.resident(&array).unwrap().into_owned());
-            match sample_plain(&array, &draws) {
+            let placed = on_device.map(|device| device.resident(&array).unwrap());
+            match sample_plain(placed.as_deref().unwrap_or(&array), &draws) {
                 Some([tokens, faults]) => {
                     assert!(faults.to_vec::<f32>().unwrap().iter().all(|fault| *fault == 0.0));
                     tokens.to_vec::<u32>().unwrap()

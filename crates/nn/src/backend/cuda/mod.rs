@@ -16,6 +16,7 @@ mod persistent;
 mod products;
 mod residual;
 mod sample;
+mod skinny;
 
 pub(crate) use self::{
     core_attention::{DeviceAttention, core_attention},

@@ -8,7 +8,7 @@ use std::{
 use kernels::cuda::{
     InputRow, MAX_SHARED, MEDIUM_FEATURES, MEDIUM_THREADS, OperationKind, ProductPart, ProductParts,
     QuantizedRows, TILE_FEATURES, WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES, WARPGROUP_ROWS,
-    WARPGROUP_THREADS, medium_shared, medium_warpgroup_shared, skinny_shared, warpgroup_shared, wide_shared,
+    WARPGROUP_THREADS, medium_shared, medium_warpgroup_shared, warpgroup_shared, wide_shared,
 };
 use mlx::{
     Array,
@@ -19,6 +19,7 @@ use super::{
     launch::{device, launch, resident_f32, scratch},
     matrix::DeviceMatrix,
     persistent::{self, ProductRow, queue, queue_product},
+    skinny::{ROW_VARIANTS, Variant},
 };
 use crate::{Linear, RmsNorm};
 
@@ -451,64 +452,3 @@ fn parts<'a>(
     }
     parts
 }
-
-/// A compiled kernel for few rows.
-struct Variant {
-    name: &'static str,
-    bits: usize,
-    warps: usize,
-    depth: usize,
-    sets: usize,
-}
-
-impl Variant {
-    /// The best one for this many rows, of those that fit into `most` bytes of shared memory.
-    fn find(
-        bits: usize,
-        tiles: usize,
-        segments: usize,
-        rows: usize,
-        most: usize,
-    ) -> Option<&'static Variant> {
-        let (small, sets) = (tiles * segments <= 4096 / 16 * 4096 / 512, rows.div_ceil(4));
-        let fits = |variant: &&Variant| variant.shared(bits, segments, rows) <= most;
-        let of_size = |variant: &&Variant| variant.bits == bits && variant.sets == sets;
-        let fitting = || VARIANTS.iter().filter(of_size).filter(fits);
-        // Small matrices are done before a second segment would arrive.
-        fitting().find(|variant| !small || variant.depth == 1).or_else(|| fitting().next())
-    }
-
-    fn shared(&self, bits: usize, segments: usize, rows: usize) -> usize {
-        skinny_shared(bits, self.warps, self.depth, self.sets, segments, rows)
-    }
-}
-
-const fn variant(name: &'static str, [bits, warps, depth, sets]: [usize; 4]) -> Variant {
-    Variant { name, bits, warps, depth, sets }
-}
-
-/// The fastest first.
-const VARIANTS: &[Variant] = &[
-    variant("skinny_4_16_2_1", [4, 16, 2, 1]),
-    variant("skinny_4_12_2_1", [4, 12, 2, 1]),
-    variant("skinny_4_16_1_1", [4, 16, 1, 1]),
-    variant("skinny_4_8_2_1", [4, 8, 2, 1]),
-    variant("skinny_4_8_1_1", [4, 8, 1, 1]),
-    variant("skinny_4_16_1_2", [4, 16, 1, 2]),
-    variant("skinny_4_8_2_2", [4, 8, 2, 2]),
-    variant("skinny_4_8_1_2", [4, 8, 1, 2]),
-    variant("skinny_8_8_2_1", [8, 8, 2, 1]),
-    variant("skinny_8_8_1_1", [8, 8, 1, 1]),
-    variant("skinny_8_8_2_2", [8, 8, 2, 2]),
-    variant("skinny_8_8_1_2", [8, 8, 1, 2]),
-];
-
-/// Kernels of one row that make its integers, the fastest first: many warps make them together.
-const ROW_VARIANTS: &[Variant] = &[
-    variant("skinny_row_4_16_2", [4, 16, 2, 1]),
-    variant("skinny_row_4_16_1", [4, 16, 1, 1]),
-    variant("skinny_row_4_8_2", [4, 8, 2, 1]),
-    variant("skinny_row_4_8_1", [4, 8, 1, 1]),
-    variant("skinny_row_8_8_2", [8, 8, 2, 1]),
-    variant("skinny_row_8_8_1", [8, 8, 1, 1]),
-];
