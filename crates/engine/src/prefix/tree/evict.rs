@@ -96,8 +96,10 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
             let nodes = self.nodes.iter().enumerate();
             let leaves = nodes.filter(|(_, node)| !node.is_root() && node.is_tombstone_leaf());
             let mut leaves: Vec<(u64, usize)> = leaves.map(|(i, node)| (node.used, i)).collect();
+            if leaves.is_empty() {
+                return;
+            }
             leaves.sort_unstable();
-            debug_assert!(!leaves.is_empty(), "descendants of tombstones are tombstones");
             for (_, leaf) in leaves {
                 if self.tombstones <= limit {
                     return;
