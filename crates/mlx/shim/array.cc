@@ -194,8 +194,11 @@ extern "C" __attribute__((weak)) int mallctl(
 
 void release_heap() {
 #ifdef __GLIBC__
+  if (mallctl == nullptr) return;
+  // Threads cache what they freed; a thread can flush its own cache only.
+  mallctl("thread.tcache.flush", nullptr, nullptr, nullptr, 0);
   // Of all arenas: MALLCTL_ARENAS_ALL.
-  if (mallctl != nullptr) mallctl("arena.4096.purge", nullptr, nullptr, nullptr, 0);
+  mallctl("arena.4096.purge", nullptr, nullptr, nullptr, 0);
 #endif
 }
 

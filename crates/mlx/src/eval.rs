@@ -157,7 +157,7 @@ pub fn wire_memory(bytes: usize) -> Result<()> {
 }
 
 /// Gives freed buffers of MLX and GPUs back to the system, and in a program that allocates with
-/// jemalloc the free memory of its heap.
+/// jemalloc the free memory of its heap and of the calling thread's cache.
 ///
 /// # Errors
 /// MLX fails to free its buffers.
