@@ -107,6 +107,27 @@ fn auto_after_500_tokens_reaches_95_percent_of_the_best_fixed_choice() {
 }
 
 #[test]
+fn first_short_answers_with_any_drafters_lose_at_most_three_percent() {
+    for (token, per_token, catch_up_cost) in
+        [(0.1, 0.05, 0.4), (0.25, 0.2, 0.5), (0.25, 0.2, 1.2), (0.35, 0.25, 0.8), (0.5, 0.2, 0.4)]
+    {
+        let machine = Machine { step: 1.0, token, noise: 0.0, busy: 0.0 };
+        for right in [0.0, 0.2, 0.4, 0.6, 0.8] {
+            for ngram in [0.0, 0.1, 0.25] {
+                let ngram = SimulatedDrafter { right: [ngram; 2], ..NGRAM };
+                let drafters = [ngram, head(right, per_token, catch_up_cost)];
+                for texts in 0..20 {
+                    let mut world = Simulation::new(machine, &drafters);
+                    world.answers = texts * 100;
+                    let speed = world.speed(Strategy::Auto, &[8; 15]);
+                    assert!(speed >= 0.97, "{speed} with texts {texts}, {token} a token, {drafters:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn good_head_drafts_in_the_first_answer() {
     // Acceptance and cost of merlin's head on two cores of Zen 4.
     let drafters = [NGRAM, head(0.88, 0.2, 0.5)];
@@ -246,6 +267,9 @@ fn draft_depth_is_limited_by_the_allowance() {
     assert_eq!(depth(&controller, &SequenceStats::default()), Some(5), "a fifth of a plain step each");
     controller.slack = 0.0;
     assert_eq!(depth(&controller, &SequenceStats::default()), Some(1));
+    controller.slack = -0.1;
+    assert_eq!(depth(&controller, &SequenceStats::default()), None, "past answers lost too much");
+    controller.slack = 0.0;
     assert_eq!(depth(&controller, &SequenceStats { lost: -4.0, ..SequenceStats::default() }), Some(15));
     let stats = SequenceStats { lost: 2.0, ..SequenceStats::default() };
     assert_eq!(depth(&controller, &stats), None);
