@@ -17,32 +17,69 @@
 // itself.
 //
 // A warp takes whole segments of whole tiles and prefetches its own next ones by bulk copies; the
-// last one to finish a tile adds its segments in ascending order.
+// last one to finish a tile adds its segments in ascending order. Inputs that do not fit into shared memory are
+// multiplied in passes of some segments of all tiles, each pass adding to the totals of the one before.
 #include "input_row.cuh"
 
 // Tiles in flight in one CTA.
 constexpr int OPEN_TILES = 4;
 
-// Shared memory in bytes for these sizes; a row in float32 takes 4 more for each input.
+// Shared memory in bytes for passes of `segments`; a row in float32 takes 4 more for each input, and with several
+// passes each tile of a CTA 256 more for each set.
 constexpr int skinny_shared(int bits, int warps, int depth, int sets, int segments, int rows) {
     return warps * depth * block_bytes(bits) + OPEN_TILES * segments * sets * 64 * 4 +
-           segments * GROUPS * rows * (128 + 8) + warps * depth * 8 + OPEN_TILES * 4 + 256;
+           segments * GROUPS * rows * (128 + 8) + (warps * depth + 1) * 8 + OPEN_TILES * 4 + 256;
 }
 
-// `SETS` of 4 rows; `stride` is the M of the steps, of which these are `rows`. With `ROW` the inputs are
-// those of `from`, one row.
+// acc = the products of 16 features and a segment of the rows, which lie `stride` apart: of the lane's features g and
+// g + 8 and every fourth row from t on.
+template <int BITS, int SETS>
+__device__ __forceinline__ void multiply_segment(float2 (&acc)[SETS], const unsigned char* block, const uint4* inputs,
+                                                 const float2* steps, int stride, int rows) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const u32* scales = (const u32*)(block + code_bytes(BITS));
+#pragma unroll
+    for (int s = 0; s < SETS; s++) acc[s] = make_float2(0, 0);
+#pragma unroll
+    for (int i = 0; i < GROUPS; i++) {
+        u32 a[8];
+        load_codes<BITS>(a, (const uint4*)block, i, lane);
+        const u32 first = scales[i * TILE + g], second = scales[i * TILE + g + 8];
+#pragma unroll
+        for (int s = 0; s < SETS; s++) {
+            const int column = s * 4 + (g >> 1), row = s * 4 + t;
+            uint4 b = make_uint4(0, 0, 0, 0);
+            float2 step = make_float2(0, 0);
+            if (column < rows) b = inputs[column * stride + i * 8 + (g & 1) * 4 + t];
+            if (row < rows) step = steps[i * rows + row];
+            int c[4] = {0, 0, 0, 0};
+            mma_u8_s8(c, a[0], a[1], a[2], a[3], b.x, b.y);
+            mma_u8_s8(c, a[4], a[5], a[6], a[7], b.z, b.w);
+            const float d0 = __fmul_rn((float)(c[0] * 256 + c[1]), step.x);
+            const float d1 = __fmul_rn((float)(c[2] * 256 + c[3]), step.x);
+            acc[s].x = __fmaf_rn(low_bf16(first), d0, acc[s].x);
+            acc[s].x = __fmaf_rn(high_bf16(first), step.y, acc[s].x);
+            acc[s].y = __fmaf_rn(low_bf16(second), d1, acc[s].y);
+            acc[s].y = __fmaf_rn(high_bf16(second), step.y, acc[s].y);
+        }
+    }
+}
+
+// `SETS` of 4 rows; a pass has up to `most` segments. With `ROW` the inputs are those of `from`, one row, in one pass.
 template <int BITS, int WARPS, int DEPTH, int SETS, bool ROW>
 __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restrict__ x,
                                        const float2* __restrict__ steps, int tiles, int segments, int rows,
-                                       int stride, const InputRow& from) {
+                                       int most, const InputRow& from) {
     constexpr int BLOCK = block_bytes(BITS);
     DYNAMIC_SHARED(memory);
     unsigned char* ring = memory;
     float2* partial = (float2*)(ring + WARPS * DEPTH * BLOCK);
-    uint4* inputs = (uint4*)(partial + OPEN_TILES * segments * SETS * 32);
-    float2* input_steps = (float2*)(inputs + segments * GROUPS * rows * 8);
-    u64* barriers = (u64*)(input_steps + segments * GROUPS * rows);
-    u32* arrived = (u32*)(barriers + WARPS * DEPTH);
+    uint4* inputs = (uint4*)(partial + OPEN_TILES * most * SETS * 32);
+    float2* input_steps = (float2*)(inputs + most * GROUPS * rows * 8);
+    u64* barriers = (u64*)(input_steps + most * GROUPS * rows);
+    u32* arrived = (u32*)(barriers + WARPS * DEPTH + 1);
+    // A row in float32, or totals of several passes.
+    void* rest = (void*)(((size_t)(arrived + OPEN_TILES) + 15) & ~(size_t)15);
 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     const int own_tiles = (tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
@@ -50,17 +87,21 @@ __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restri
     unsigned char* own_ring = ring + warp * DEPTH * BLOCK;
     const u32 ring_address = shared_address(own_ring);
     const u32 barrier_address = shared_address(barriers + warp * DEPTH);
+    const u32 inputs_barrier = shared_address(barriers + WARPS * DEPTH);
     const u64 policy = evict_first();
 
     if (lane == 0) {
         for (int slot = 0; slot < DEPTH; slot++) barrier_init(barrier_address + slot * 8, 1);
+        if (warp == 0) barrier_init(inputs_barrier, 1);
         barrier_fence();
     }
     if (threadIdx.x < OPEN_TILES) arrived[threadIdx.x] = 0;
     auto fetch = [&](int job, int slot) {
-        int tile = blockIdx.x + job / segments * gridDim.x;
+        const int first = ROW ? 0 : job / (own_tiles * most) * most;
+        const int count = ROW ? segments : min(most, segments - first), in_pass = job - first * own_tiles;
+        int tile = blockIdx.x + in_pass / count * gridDim.x;
         const Part& part = parts.part[find_part(parts, tile)];
-        const u8* from = part.weights + ((size_t)tile * segments + job % segments) * BLOCK;
+        const u8* from = part.weights + ((size_t)tile * segments + first + in_pass % count) * BLOCK;
         barrier_expect(barrier_address + slot * 8, BLOCK);
         bulk_copy(ring_address + slot * BLOCK, from, BLOCK, barrier_address + slot * 8, policy);
     };
@@ -70,7 +111,11 @@ __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restri
             if (warp + i * WARPS < jobs) fetch(warp + i * WARPS, i);
         }
     };
-    if (!ROW) fill_ring();
+    if (!ROW) {
+        fill_ring();
+        // All warps use the barrier of inputs.
+        __syncthreads();
+    }
     OwnInputs own_inputs;
     if (ROW) own_inputs.load_weights(from, threadIdx.x * 8);
     // Weights do not depend on the previous kernel; everything below does.
@@ -80,88 +125,86 @@ __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restri
         own_inputs.load(from, threadIdx.x * 8);
         // Not before: the row would wait for all of these weights.
         fill_ring();
-        float* row = (float*)(((size_t)(arrived + OPEN_TILES) + 15) & ~(size_t)15);
-        quantize_row<WARPS>(from, own_inputs, row, (float*)partial, segments * GROUPS, inputs, input_steps);
-    } else {
-        for (int i = threadIdx.x; i < segments * GROUPS * rows * 8; i += WARPS * 32) inputs[i] = x[i];
-        for (int i = threadIdx.x; i < segments * GROUPS * rows; i += WARPS * 32)
-            input_steps[i] = steps[i / rows * stride + i % rows];
+        quantize_row<WARPS>(from, own_inputs, (float*)rest, (float*)partial, segments * GROUPS, inputs, input_steps);
+        __syncthreads();
     }
-    __syncthreads();
 
-    int slot = 0, parity = 0;
-    int tile = warp / segments, segment = warp % segments;
-    for (int job = warp; job < jobs; job += WARPS) {
-        float2 acc[SETS];
-#pragma unroll
-        for (int s = 0; s < SETS; s++) acc[s] = make_float2(0, 0);
-        barrier_wait(barrier_address + slot * 8, parity);
-        const uint4* codes = (const uint4*)(own_ring + slot * BLOCK);
-        const u32* scales = (const u32*)(own_ring + slot * BLOCK + code_bytes(BITS));
-#pragma unroll
-        for (int i = 0; i < GROUPS; i++) {
-            u32 a[8];
-            load_codes<BITS>(a, codes, i, lane);
-            const u32 first = scales[i * TILE + g], second = scales[i * TILE + g + 8];
-            const int group = segment * GROUPS + i;
-#pragma unroll
-            for (int s = 0; s < SETS; s++) {
-                const int column = s * 4 + (g >> 1), row = s * 4 + t;
-                uint4 b = make_uint4(0, 0, 0, 0);
-                float2 step = make_float2(0, 0);
-                if (column < rows) b = inputs[(column * segments * GROUPS + group) * 8 + (g & 1) * 4 + t];
-                if (row < rows) step = input_steps[group * rows + row];
-                int c[4] = {0, 0, 0, 0};
-                mma_u8_s8(c, a[0], a[1], a[2], a[3], b.x, b.y);
-                mma_u8_s8(c, a[4], a[5], a[6], a[7], b.z, b.w);
-                const float d0 = __fmul_rn((float)(c[0] * 256 + c[1]), step.x);
-                const float d1 = __fmul_rn((float)(c[2] * 256 + c[3]), step.x);
-                acc[s].x = __fmaf_rn(low_bf16(first), d0, acc[s].x);
-                acc[s].x = __fmaf_rn(high_bf16(first), step.y, acc[s].x);
-                acc[s].y = __fmaf_rn(low_bf16(second), d1, acc[s].y);
-                acc[s].y = __fmaf_rn(high_bf16(second), step.y, acc[s].y);
+    int slot = 0, parity = 0, job = warp;
+#pragma unroll 1
+    for (int first = 0; first < segments; first += most) {
+        const int count = ROW ? segments : min(most, segments - first), end = own_tiles * (first + count);
+        if (!ROW) {
+            // The previous pass has read its inputs.
+            if (first) __syncthreads();
+            if (first && threadIdx.x < OPEN_TILES) arrived[threadIdx.x] = 0;
+            // Rows lie apart, unless a pass is all of them.
+            const u32 bytes = count * GROUPS * 128, step_bytes = count * GROUPS * rows * 8;
+            const u64 keep = evict_last();
+            if (threadIdx.x == 0) {
+                barrier_expect(inputs_barrier, bytes * rows + step_bytes);
+                bulk_copy(shared_address(input_steps), steps + first * GROUPS * rows, step_bytes, inputs_barrier, keep);
             }
+            if (lane == 0) {
+                for (int row = warp; row < rows; row += WARPS) {
+                    const uint4* own = x + ((size_t)row * segments + first) * GROUPS * 8;
+                    bulk_copy(shared_address(inputs) + row * bytes, own, bytes, inputs_barrier, keep);
+                }
+            }
+            barrier_wait(inputs_barrier, first / most & 1);
+            __syncthreads();
         }
-        __syncwarp();
-        if (lane == 0 && job + DEPTH * WARPS < jobs) fetch(job + DEPTH * WARPS, slot);
-        if (++slot == DEPTH) slot = 0, parity ^= 1;
+        // Of a pass.
+        int tile = (job - own_tiles * first) / count, segment = (job - own_tiles * first) % count;
+        for (; job < end; job += WARPS) {
+            float2 acc[SETS];
+            barrier_wait(barrier_address + slot * 8, parity);
+            multiply_segment<BITS, SETS>(acc, own_ring + slot * BLOCK, inputs + segment * GROUPS * 8,
+                                         input_steps + segment * GROUPS * rows, count * GROUPS * 8, rows);
+            __syncwarp();
+            if (lane == 0 && job + DEPTH * WARPS < jobs) fetch(job + DEPTH * WARPS, slot);
+            if (++slot == DEPTH) slot = 0, parity ^= 1;
 
-        // A tile's partial sums are reused once its predecessor there is complete: arrivals only grow.
-        const int open = tile % OPEN_TILES, generation = tile / OPEN_TILES;
-        volatile u32* count = arrived + open;
-        while (*count < (u32)(generation * (segments + 1))) relax();
-        float2* sums = partial + (open * segments) * SETS * 32 + lane;
+            // A tile's partial sums are reused once its predecessor there is complete: arrivals only grow.
+            const int open = tile % OPEN_TILES, generation = tile / OPEN_TILES;
+            volatile u32* arrivals = arrived + open;
+            while (*arrivals < (u32)(generation * (count + 1))) relax();
+            float2* sums = partial + (open * most) * SETS * 32 + lane;
 #pragma unroll
-        for (int s = 0; s < SETS; s++) sums[(segment * SETS + s) * 32] = acc[s];
-        __threadfence_block();
-        __syncwarp();
-        u32 before = 0;
-        if (lane == 0) before = atomicAdd(arrived + open, 1);
-        before = __shfl_sync(0xffffffffu, before, 0);
-        if (before == (u32)(generation * (segments + 1) + segments - 1)) {
-            __threadfence_block();
-            int own = blockIdx.x + tile * gridDim.x;
-            const Part& part = parts.part[find_part(parts, own)];
-            const int feature = own * TILE + g;
-#pragma unroll
-            for (int s = 0; s < SETS; s++) {
-                float2 sum = make_float2(0, 0);
-                for (int i = 0; i < segments; i++) {
-                    const float2 next = sums[(i * SETS + s) * 32];
-                    sum.x = sum.x + next.x;
-                    sum.y = sum.y + next.y;
-                }
-                if (s * 4 + t < rows) {
-                    write_product(part, s * 4 + t, feature, sum.x);
-                    write_product(part, s * 4 + t, feature + 8, sum.y);
-                }
-            }
+            for (int s = 0; s < SETS; s++) sums[(segment * SETS + s) * 32] = acc[s];
             __threadfence_block();
             __syncwarp();
-            if (lane == 0) atomicAdd(arrived + open, 1);
+            u32 before = 0;
+            if (lane == 0) before = atomicAdd(arrived + open, 1);
+            before = __shfl_sync(0xffffffffu, before, 0);
+            if (before == (u32)(generation * (count + 1) + count - 1)) {
+                __threadfence_block();
+                int own = blockIdx.x + tile * gridDim.x;
+                const Part& part = parts.part[find_part(parts, own)];
+                const int feature = own * TILE + g;
+#pragma unroll
+                for (int s = 0; s < SETS; s++) {
+                    float2* total = (float2*)rest + (tile * SETS + s) * 32 + lane;
+                    float2 sum = make_float2(0, 0);
+                    if (!ROW && first) sum = *total;
+                    for (int i = 0; i < count; i++) {
+                        const float2 next = sums[(i * SETS + s) * 32];
+                        sum.x = sum.x + next.x;
+                        sum.y = sum.y + next.y;
+                    }
+                    if (!ROW && first + count < segments) {
+                        *total = sum;
+                    } else if (s * 4 + t < rows) {
+                        write_product(part, s * 4 + t, feature, sum.x);
+                        write_product(part, s * 4 + t, feature + 8, sum.y);
+                    }
+                }
+                __threadfence_block();
+                __syncwarp();
+                if (lane == 0) atomicAdd(arrived + open, 1);
+            }
+            segment += WARPS;
+            while (segment >= count) segment -= count, tile++;
         }
-        segment += WARPS;
-        while (segment >= segments) segment -= segments, tile++;
     }
 }
 
@@ -171,14 +214,14 @@ constexpr int most_threads(int warps) { return warps * 40; }
 #define SKINNY(bits, warps, depth, sets)                                                                     \
     extern "C" __global__ void __launch_bounds__(most_threads(warps), 1) skinny_##bits##_##warps##_##depth##_##sets(      \
         const __grid_constant__ Parts parts, const uint4* x, const float2* steps, int tiles, int segments,    \
-        int rows, int stride) {                                                                              \
-        skinny<bits, warps, depth, sets, false>(parts, x, steps, tiles, segments, rows, stride, InputRow());  \
+        int rows, int most) {                                                                                \
+        skinny<bits, warps, depth, sets, false>(parts, x, steps, tiles, segments, rows, most, InputRow());   \
     }
 
 #define SKINNY_ROW(bits, warps, depth)                                                                      \
     extern "C" __global__ void __launch_bounds__(most_threads(warps), 1) skinny_row_##bits##_##warps##_##depth(          \
         const __grid_constant__ Parts parts, const __grid_constant__ InputRow from, int tiles, int segments) { \
-        skinny<bits, warps, depth, 1, true>(parts, nullptr, nullptr, tiles, segments, 1, 1, from);           \
+        skinny<bits, warps, depth, 1, true>(parts, nullptr, nullptr, tiles, segments, 1, segments, from);             \
     }
 
 SKINNY(4, 16, 2, 1)

@@ -26,7 +26,7 @@ struct Register {
     explicit Register(Entry entry) { entries().push_back(std::move(entry)); }
 };
 
-// A kernel of 9 to 64 rows; one without `rows` is medium.cu's.
+// A kernel of up to 64 rows; without `rows` medium.cu's, with -1 the variants of skinny.cu.
 struct FewEntry {
     std::string name;
     int mode, bits, rows;
@@ -40,6 +40,22 @@ inline std::vector<FewEntry>& few_entries() {
 struct RegisterFew {
     explicit RegisterFew(FewEntry entry) { few_entries().push_back(std::move(entry)); }
 };
+
+// A variant of skinny.cu, the engine's first choices first.
+struct SkinnyVariant {
+    const void* kernel;
+    int warps, depth, sets;
+};
+inline std::vector<SkinnyVariant>& skinny_variants() {
+    static std::vector<SkinnyVariant> all;
+    return all;
+}
+
+// Its shared memory.
+constexpr int skinny_shared(int bits, int warps, int depth, int sets, int segments, int rows) {
+    return warps * depth * block_bytes(bits) + 4 * segments * sets * 64 * 4 + segments * GROUPS * rows * (128 + 8) +
+           (warps * depth + 1) * 8 + 4 * 4 + 256;
+}
 
 #define CHECK(call)                                                                                        \
     do {                                                                                                   \

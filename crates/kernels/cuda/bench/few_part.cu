@@ -1,4 +1,4 @@
-// One set of kernels of 9 to 64 rows (-DSET=n), so that sets compile in parallel.
+// One set of kernels of up to 64 rows (-DSET=n), so that sets compile in parallel.
 #include "bench.h"
 #if SET == 0
 #include "../medium.cu"
@@ -7,6 +7,19 @@ RegisterFew r0({"medium", 0, 4, 0, (const void*)medium_4_64, 256, medium_shared(
 RegisterFew r1({"medium_32", 0, 4, 0, (const void*)medium_4_32, 256, medium_shared(4), medium_depth(4)});
 RegisterFew r2({"medium_32", 0, 8, 0, (const void*)medium_8_32, 256, medium_shared(8), medium_depth(8)});
 RegisterFew r3({"medium", 0, 8, 0, (const void*)medium_8_64, 256, medium_shared(8), medium_depth(8)});
+}
+#elif SET == 5
+#define skinny_shared own_skinny_shared
+#include "../skinny.cu"
+#define SKINNY_VARIANT(warps, depth, sets) {(const void*)skinny_4_##warps##_##depth##_##sets, warps, depth, sets}
+namespace {
+RegisterFew r0({"skinny", 0, 4, -1, (const void*)skinny_4_16_1_2, 0, 0, 0});
+const bool known = [] {
+    skinny_variants() = {SKINNY_VARIANT(16, 2, 1), SKINNY_VARIANT(12, 2, 1), SKINNY_VARIANT(16, 1, 1),
+                         SKINNY_VARIANT(8, 2, 1),  SKINNY_VARIANT(8, 1, 1),  SKINNY_VARIANT(16, 1, 2),
+                         SKINNY_VARIANT(8, 2, 2),  SKINNY_VARIANT(8, 1, 2)};
+    return true;
+}();
 }
 #else
 #include "../medium_warpgroup.cuh"

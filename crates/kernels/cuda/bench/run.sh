@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds and runs the measurement of products of many rows, or with `few` of 9 to 64 rows, on a machine with nvcc
+# Builds and runs the measurement of products of many rows, or with `few` of up to 64 rows, on a machine with nvcc
 # and a Hopper GPU.
 # Usage: sh crates/kernels/cuda/bench/run.sh [bits | few]
 set -e
@@ -7,7 +7,7 @@ cd "$(dirname "$0")"
 build=$(mktemp -d)
 flags="-std=c++17 -O3 --fmad=false --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a -Xcompiler -mfma,-ffp-contract=off -Xptxas -v"
 if [ "$1" = few ]; then
-    for set in 0 1 2 3 4; do
+    for set in 0 1 2 3 4 5; do
         nvcc $flags -DSET=$set -c few_part.cu -o "$build/part$set.o" >"$build/part$set.log" 2>&1 &
     done
     nvcc $flags -c few.cu -o "$build/few.o" >"$build/few.log" 2>&1 &

@@ -279,7 +279,8 @@ const fn block_bytes(bits: usize) -> usize {
     16 * 512 * bits / 8 + 8 * 16 * 4
 }
 
-/// Shared memory of a product of few rows.
+/// Shared memory of a product of few rows, in passes of `segments`; with several passes each tile of
+/// a block takes 256 bytes more for each set.
 pub const fn skinny_shared(
     bits: usize,
     warps: usize,
@@ -291,7 +292,7 @@ pub const fn skinny_shared(
     warps * depth * block_bytes(bits)
         + 4 * segments * sets * 64 * 4
         + segments * 8 * rows * (128 + 8)
-        + warps * depth * 8
+        + (warps * depth + 1) * 8
         + 4 * 4
         + 256
 }

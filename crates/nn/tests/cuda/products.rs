@@ -89,6 +89,23 @@ fn products_of_some_rows_match_the_cpu_with_and_without_warpgroups() {
     lanner_nn::allow_warpgroups(true);
 }
 
+/// Few rows of more inputs than fit into shared memory: in two passes, the second one shorter.
+#[test]
+fn products_of_few_long_rows_match_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for (rows, width) in [(8, 4), (5, 4), (6, 8)] {
+        check(&format!("{rows} rows, {width} bits"), || {
+            let layers = [75, 20].map(|n| linear(n as u64, [n, 12800], width, n == 75));
+            let x = array(1, &[rows, 12800]);
+            let (stream, pre) = (array(3, &[rows, 75]), super::support::norm(4, 75));
+            let added = Residual::new(&stream, &pre).add_projected(&layers[0], &x);
+            [bits(&added), bits(&layers[1].forward(&x))]
+        });
+    }
+}
+
 #[test]
 fn linear_of_unusual_inputs_matches_the_cpu() {
     if !has_device() {

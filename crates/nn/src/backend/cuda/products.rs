@@ -19,7 +19,7 @@ use super::{
     launch::{device, launch, resident_f32, scratch},
     matrix::DeviceMatrix,
     persistent::{self, ProductRow, queue, queue_product},
-    skinny::{ROW_VARIANTS, Variant},
+    skinny::{FewRows, Launch, ROW_VARIANTS, Variant},
 };
 use crate::{Linear, RmsNorm};
 
@@ -186,7 +186,7 @@ impl QuantizedInputs {
 
     #[track_caller]
     fn multiply_by_warpgroups(&self, bits: usize, products: &[&Product]) {
-        let parts = parts(products.iter().copied(), 0, |matrix| matrix.layout.padded_tiles());
+        let parts = parts(products.iter().copied(), |matrix| matrix.layout.padded_tiles());
         let features: usize = parts.iter().map(|part| part.tiles as usize * TILE_FEATURES).sum();
         let multiprocessors = device().multiprocessors as usize;
         let arguments = Arguments::new()
@@ -209,7 +209,7 @@ impl QuantizedInputs {
 
     #[track_caller]
     fn multiply_many(&self, bits: usize, products: &[&Product]) {
-        let parts = parts(products.iter().copied(), 0, |matrix| matrix.layout.padded_tiles());
+        let parts = parts(products.iter().copied(), |matrix| matrix.layout.padded_tiles());
         let tiles: i32 = parts.iter().map(|part| part.tiles).sum();
         let arguments = Arguments::new()
             .with(parts)
@@ -234,35 +234,22 @@ impl QuantizedInputs {
         launch(name, [grid, 1, 1], 256, shared, arguments);
     }
 
-    /// Some rows at a time: as many as fit into shared memory.
     #[track_caller]
     fn multiply_few(&self, bits: usize, products: &[&Product]) {
-        let tiles: usize = products.iter().map(|product| product.matrix().layout.tiles()).sum();
-        let mut first = 0;
-        while first < self.rows {
-            let (rows, variant) = self.variant(bits, tiles, self.rows - first);
-            let parts = parts(products.iter().copied(), first, |matrix| matrix.layout.tiles());
-            let planes = self.integers.planes() + (first * self.segments * 8 * 128) as u64;
-            let arguments = Arguments::new()
-                .with(parts)
-                .with(planes)
-                .with(self.integers.steps() + (first * 8) as u64)
-                .with(tiles as i32)
-                .with(self.segments as i32)
-                .with(rows as i32)
-                .with(self.rows as i32);
-            let grid = tiles.min(device().multiprocessors as usize);
-            let shared = variant.shared(bits, self.segments, rows);
-            launch(variant.name, [grid, 1, 1], variant.warps as u32 * 32, shared, arguments);
-            first += rows;
-        }
-    }
-
-    /// How many of `left` rows to multiply at once, and by which variant.
-    fn variant(&self, bits: usize, tiles: usize, left: usize) -> (usize, &'static Variant) {
-        let variant = |rows| Some((rows, Variant::find(bits, tiles, self.segments, rows, MAX_SHARED)?));
-        let found = (1..=left.min(8)).rev().find_map(variant);
-        found.unwrap_or_else(|| panic!("no product of few rows has room for {} inputs", self.segments * 512))
+        let parts = parts(products.iter().copied(), |matrix| matrix.layout.tiles());
+        let tiles: usize = parts.iter().map(|part| part.tiles as usize).sum();
+        let blocks = tiles.min(device().multiprocessors as usize);
+        let problem = FewRows { bits, rows: self.rows, segments: self.segments, tiles, blocks };
+        let Launch { variant, pass, shared } = problem.launch();
+        let arguments = Arguments::new()
+            .with(parts)
+            .with(self.integers.planes())
+            .with(self.integers.steps())
+            .with(tiles as i32)
+            .with(self.segments as i32)
+            .with(self.rows as i32)
+            .with(pass as i32);
+        launch(variant.name, [blocks, 1, 1], variant.warps as u32 * 32, shared, arguments);
     }
 }
 
@@ -282,7 +269,7 @@ fn queue_row(source: Source, products: &[Product]) -> bool {
     if !persistent::fits(segments, row.as_ref().map(|(row, _)| row)) {
         return false;
     }
-    let parts = parts(products, 0, |matrix| matrix.layout.tiles());
+    let parts = parts(products, |matrix| matrix.layout.tiles());
     // Arrays live until the operation is queued: memory is used again in its order only.
     let integers = |gate: &Array, up: &Array, activation: i32| {
         let groups = segments * 8;
@@ -335,7 +322,7 @@ fn multiply_row(source: Source, products: &[Product]) -> bool {
         return false;
     };
     let arguments = Arguments::new()
-        .with(parts(products, 0, |matrix| matrix.layout.tiles()))
+        .with(parts(products, |matrix| matrix.layout.tiles()))
         .with(from)
         .with(tiles as i32)
         .with(segments as i32);
@@ -430,22 +417,20 @@ impl Product<'_> {
     }
 }
 
-/// The matrices of a launch for rows from row `first`.
+/// The matrices of a launch.
 #[track_caller]
 fn parts<'a>(
     products: impl IntoIterator<Item = &'a Product<'a>>,
-    first: usize,
     tiles: impl Fn(&DeviceMatrix) -> usize,
 ) -> ProductParts {
     let mut parts = ProductParts::default();
     for (part, product) in parts.iter_mut().zip(products) {
         let matrix = product.matrix();
-        let skipped = (first * matrix.outputs as usize * 4) as u64;
         *part = ProductPart {
             weights: matrix.tiles.device_address(),
-            out: product.out.device_address() + skipped,
+            out: product.out.device_address(),
             bias: product.linear.device_bias(),
-            stream: product.stream.map_or(0, |stream| stream.device_address() + skipped),
+            stream: product.stream.map_or(0, |stream| stream.device_address()),
             features: matrix.outputs,
             tiles: tiles(matrix) as i32,
         };

@@ -1,6 +1,6 @@
 //! The compiled kernels for products of few rows.
 
-use kernels::cuda::skinny_shared;
+use kernels::cuda::{MAX_SHARED, skinny_shared};
 
 /// A compiled kernel for few rows.
 pub(super) struct Variant {
@@ -11,23 +11,46 @@ pub(super) struct Variant {
     sets: usize,
 }
 
-impl Variant {
-    /// The best one for this many rows, of those that fit into `most` bytes of shared memory.
-    pub(super) fn find(
-        bits: usize,
-        tiles: usize,
-        segments: usize,
-        rows: usize,
-        most: usize,
-    ) -> Option<&'static Variant> {
-        let (small, sets) = (tiles * segments <= 4096 / 16 * 4096 / 512, rows.div_ceil(4));
-        let fits = |variant: &&Variant| variant.shared(bits, segments, rows) <= most;
-        let of_size = |variant: &&Variant| variant.bits == bits && variant.sets == sets;
-        let fitting = || VARIANTS.iter().filter(of_size).filter(fits);
+/// A product of few rows: of `tiles` tiles of features in `blocks` blocks of threads.
+pub(super) struct FewRows {
+    pub bits: usize,
+    pub rows: usize,
+    pub segments: usize,
+    pub tiles: usize,
+    pub blocks: usize,
+}
+
+/// How to launch one: with up to `pass` segments in a pass.
+pub(super) struct Launch {
+    pub variant: &'static Variant,
+    pub pass: usize,
+    pub shared: usize,
+}
+
+impl FewRows {
+    /// The fastest: in as few passes as fit into shared memory.
+    pub(super) fn launch(&self) -> Launch {
         // Small matrices are done before a second segment would arrive.
-        fitting().find(|variant| !small || variant.depth == 1).or_else(|| fitting().next())
+        let small = self.tiles * self.segments <= 4096 / 16 * 4096 / 512;
+        let of_size = |variant: &&Variant| variant.bits == self.bits && variant.sets == self.rows.div_ceil(4);
+        let in_passes = |passes: usize| {
+            let pass = self.segments.div_ceil(passes);
+            let launch = |variant| Launch { variant, pass, shared: self.shared(variant, pass) };
+            let fitting = || VARIANTS.iter().filter(of_size).map(launch).filter(|it| it.shared <= MAX_SHARED);
+            fitting().find(|it| !small || it.variant.depth == 1).or_else(|| fitting().next())
+        };
+        let found = (1..=self.segments).find_map(in_passes);
+        found.unwrap_or_else(|| panic!("no product of {} rows has room for {} tiles", self.rows, self.tiles))
     }
 
+    fn shared(&self, variant: &Variant, pass: usize) -> usize {
+        let totals =
+            if pass < self.segments { self.tiles.div_ceil(self.blocks) * variant.sets * 256 } else { 0 };
+        variant.shared(self.bits, pass, self.rows) + totals
+    }
+}
+
+impl Variant {
     pub(super) fn shared(&self, bits: usize, segments: usize, rows: usize) -> usize {
         skinny_shared(bits, self.warps, self.depth, self.sets, segments, rows)
     }
