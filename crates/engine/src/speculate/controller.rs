@@ -16,8 +16,8 @@ const MIN_GAIN: f64 = 0.02;
 const MIN_GAIN_WITH_CATCH_UP: f64 = 0.1;
 /// Share of a sequence's time that drafts may cost more than they save.
 const MAX_LOSS: f64 = 0.015;
-/// Share of a plain step by which a draft of one token may exceed the allowance, unless past answers
-/// lost more than theirs.
+/// Share of a plain step by which a draft of one token may exceed the allowance, unless past
+/// answers lost more than theirs.
 const FIRST_TOKEN_EXCESS: f64 = 0.5;
 /// Share of an answer's expected time that catch-up may cost beyond the allowance.
 const MAX_CATCH_UP: f64 = 0.03;

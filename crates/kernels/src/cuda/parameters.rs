@@ -279,8 +279,8 @@ const fn block_bytes(bits: usize) -> usize {
     16 * 512 * bits / 8 + 8 * 16 * 4
 }
 
-/// Shared memory of a product of few rows, in passes of `segments`; with several passes each tile of
-/// a block takes 256 bytes more for each set.
+/// Shared memory of a product of few rows, in passes of `segments`. With several passes each tile
+/// of a block takes 256 bytes more for each set.
 pub const fn skinny_shared(
     bits: usize,
     warps: usize,
