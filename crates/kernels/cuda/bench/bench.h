@@ -51,11 +51,8 @@ inline std::vector<SkinnyVariant>& skinny_variants() {
     return all;
 }
 
-// Its shared memory.
-constexpr int skinny_shared(int bits, int warps, int depth, int sets, int segments, int rows) {
-    return warps * depth * block_bytes(bits) + 4 * segments * sets * 64 * 4 + segments * GROUPS * rows * (128 + 8) +
-           (warps * depth + 1) * 8 + 4 * 4 + 256;
-}
+// Its shared memory for passes of `segments`.
+int shared_of(const SkinnyVariant& variant, int segments, int rows);
 
 #define CHECK(call)                                                                                        \
     do {                                                                                                   \

@@ -17,6 +17,17 @@ const Model STEPS[] = {
 };
 constexpr int ROW_COUNTS[] = {64, 32, 16, 8, 4};
 
+// Programmatically dependent on the launch before it.
+void launch_dependent(const void* kernel, int grid, int threads, int shared, void** arguments, cudaStream_t stream) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(grid), config.blockDim = dim3(threads), config.dynamicSmemBytes = shared;
+    config.stream = stream, config.attrs = &attribute, config.numAttrs = 1;
+    CHECK(cudaLaunchKernelExC(&config, kernel, arguments));
+}
+
 // By skinny.cu, as the engine launches it: in as few passes as fit.
 void launch_skinny(Parts parts, const u8* planes, const float2* steps, int tiles, int segments, int rows, cudaStream_t stream) {
     const SkinnyVariant* found = nullptr;
@@ -27,19 +38,13 @@ void launch_skinny(Parts parts, const u8* planes, const float2* steps, int tiles
         for (int again = 0; again < 2 && !found; again++)
             for (auto& v : skinny_variants()) {
                 if (found || v.sets != (rows + 3) / 4 || (!again && small && v.depth > 1)) continue;
-                bytes = skinny_shared(4, v.warps, v.depth, v.sets, most, rows);
+                bytes = shared_of(v, most, rows);
                 if (passes > 1) bytes += (tiles + sms - 1) / sms * v.sets * 256;
                 if (bytes <= 227 << 10) found = &v;
             }
     }
     void* arguments[] = {&parts, &planes, &steps, &tiles, &segments, &rows, &most};
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(std::min(tiles, sms)), config.blockDim = dim3(found->warps * 32), config.dynamicSmemBytes = bytes;
-    config.stream = stream, config.attrs = &attribute, config.numAttrs = 1;
-    CHECK(cudaLaunchKernelExC(&config, found->kernel, arguments));
+    launch_dependent(found->kernel, std::min(tiles, sms), found->warps * 32, bytes, arguments, stream);
 }
 
 void launch(const FewEntry& e, Parts parts, const u8* blocks, const u8* planes, const float2* steps, int inputs, int rows,
@@ -55,13 +60,7 @@ void launch(const FewEntry& e, Parts parts, const u8* blocks, const u8* planes, 
     if (e.rows) {
         grid = std::min((rows + e.rows - 1) / e.rows * (tiles / 4), sms);
     }
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(grid), config.blockDim = dim3(e.threads), config.dynamicSmemBytes = e.shared;
-    config.stream = stream, config.attrs = &attribute, config.numAttrs = 1;
-    CHECK(cudaLaunchKernelExC(&config, e.kernel, e.rows ? without : with_steps));
+    launch_dependent(e.kernel, grid, e.threads, e.shared, e.rows ? without : with_steps, stream);
 }
 
 void launch(const FewEntry& e, const Problem& p) {

@@ -9,7 +9,6 @@ RegisterFew r2({"medium_32", 0, 8, 0, (const void*)medium_8_32, 256, medium_shar
 RegisterFew r3({"medium", 0, 8, 0, (const void*)medium_8_64, 256, medium_shared(8), medium_depth(8)});
 }
 #elif SET == 5
-#define skinny_shared own_skinny_shared
 #include "../skinny.cu"
 #define SKINNY_VARIANT(warps, depth, sets) {(const void*)skinny_4_##warps##_##depth##_##sets, warps, depth, sets}
 namespace {
@@ -20,6 +19,9 @@ const bool known = [] {
                          SKINNY_VARIANT(8, 2, 2),  SKINNY_VARIANT(8, 1, 2)};
     return true;
 }();
+}
+int shared_of(const SkinnyVariant& variant, int segments, int rows) {
+    return skinny_shared(4, variant.warps, variant.depth, variant.sets, segments, rows);
 }
 #else
 #include "../medium_warpgroup.cuh"
