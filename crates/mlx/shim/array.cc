@@ -192,13 +192,17 @@ extern "C" __attribute__((weak)) int mallctl(
     const char* name, void* old, size_t* old_size, void* value, size_t size);
 #endif
 
-void release_heap() {
+void flush_thread_cache() {
 #ifdef __GLIBC__
-  if (mallctl == nullptr) return;
-  // Threads cache what they freed; a thread can flush its own cache only.
-  mallctl("thread.tcache.flush", nullptr, nullptr, nullptr, 0);
+  if (mallctl != nullptr) mallctl("thread.tcache.flush", nullptr, nullptr, nullptr, 0);
+#endif
+}
+
+void release_heap() {
+  flush_thread_cache();
+#ifdef __GLIBC__
   // Of all arenas: MALLCTL_ARENAS_ALL.
-  mallctl("arena.4096.purge", nullptr, nullptr, nullptr, 0);
+  if (mallctl != nullptr) mallctl("arena.4096.purge", nullptr, nullptr, nullptr, 0);
 #endif
 }
 

@@ -78,6 +78,7 @@ void build_shapes_only();
 void wire_memory(size_t bytes);
 void clear_cache();
 // Returns the free memory of the heap to the system, if jemalloc allocates it.
+void flush_thread_cache();
 void release_heap();
 
 // device.cc

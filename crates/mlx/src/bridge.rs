@@ -89,6 +89,7 @@ mod ffi {
         fn build_shapes_only();
         fn wire_memory(bytes: usize) -> Result<()>;
         fn clear_cache() -> Result<()>;
+        fn flush_thread_cache();
         fn release_heap();
 
         // device.cc

@@ -167,6 +167,12 @@ pub fn release_memory() -> Result<()> {
     Ok(())
 }
 
+/// Makes freed memory that the calling thread caches part of the heap's free memory, in a program
+/// that allocates with jemalloc: [`release_memory`] on another thread does not reach it.
+pub fn flush_thread_cache() {
+    bridge::flush_thread_cache();
+}
+
 /// Gives freed buffers back to the system.
 pub fn clear_cache() -> Result<()> {
     cuda::clear_cache();

@@ -231,8 +231,6 @@ impl EngineLoop {
                     release_memory();
                     _ = answer.send(before);
                 });
-                // The files are deleted on another thread; this one freed the arrays.
-                release_memory();
             }
             Message::CalibrationText(text) => self.speculator.set_calibration_text(&text),
             Message::StepTimes(answer) => _ = answer.send(self.speculator.times()),

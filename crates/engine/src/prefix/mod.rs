@@ -389,7 +389,11 @@ impl PrefixCache {
         self.version += 1;
         self.tree.clear();
         match &mut self.disk {
-            Some(disk) => disk.clear(done),
+            Some(disk) => {
+                // This thread freed the arrays, and the other one gives their memory back.
+                mlx::flush_thread_cache();
+                disk.clear(done);
+            }
             None => done(),
         }
     }

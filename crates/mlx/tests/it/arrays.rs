@@ -173,6 +173,7 @@ fn every_bridge_function_that_can_throw_returns_a_result() {
         "active_memory",
         "peak_memory",
         "reset_peak_memory",
+        "flush_thread_cache",
         "release_heap",
         "build_shapes_only",
         "kernel_name",
