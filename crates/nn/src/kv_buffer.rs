@@ -2,7 +2,10 @@
 
 use mlx::{Array, Dtype};
 
-use crate::{KEY_BLOCK, backend::zeros};
+use crate::{
+    KEY_BLOCK,
+    backend::{Backend, cpu, zeros},
+};
 
 /// A growing buffer of keys, values or latents, `[kv_heads, capacity, dim]`; written in place,
 /// hence not `Clone`. The first tokens appended determine its shape and type.
@@ -80,6 +83,96 @@ impl KvBuffer {
     #[track_caller]
     pub(crate) fn filled(&self) -> &Array {
         self.0.as_ref().unwrap_or_else(|| panic!("attention over an empty key/value buffer"))
+    }
+}
+
+/// A [`KvBuffer`] on its way: copies of consecutive parts. On the CPU, where copying a long sequence
+/// takes longer than a step, it is filled in slices; a GPU copies all at once.
+pub struct KvBufferCopy {
+    /// Row-major `[kv_heads, tokens, dim]`, and how many tokens of each to copy from its front.
+    parts: Vec<(Array, i32)>,
+    buffer: KvBuffer,
+    /// Tokens written to the buffer so far, unused room included.
+    written: i32,
+    capacity: i32,
+}
+
+impl KvBufferCopy {
+    /// Of at least one part, with room for at least `room` tokens more.
+    pub fn new(parts: Vec<(Array, i32)>, room: i32) -> KvBufferCopy {
+        let length: i32 = parts.iter().map(|(_, tokens)| tokens).sum();
+        let capacity = round_up(length + room.max(1));
+        KvBufferCopy { parts, buffer: KvBuffer::default(), written: 0, capacity }
+    }
+
+    /// Bytes of a token.
+    pub fn bytes_per_token(&self) -> usize {
+        let part = &self.parts[0].0;
+        part.dim(0) as usize * part.dim(2) as usize * part.dtype().size()
+    }
+
+    /// Writes at most `tokens` more, or all of them on a GPU; returns their bytes.
+    #[track_caller]
+    pub fn advance(&mut self, tokens: i32) -> usize {
+        let end = match Backend::current() {
+            Backend::Cpu => self.capacity.min(self.written.saturating_add(tokens)),
+            Backend::Cuda | Backend::Mlx => self.capacity,
+        };
+        if self.written == end {
+            return 0;
+        }
+        self.buffer = match Backend::current() {
+            Backend::Cpu => KvBuffer(Some(self.write(end))),
+            Backend::Cuda | Backend::Mlx => {
+                let length: i32 = self.parts.iter().map(|(_, tokens)| tokens).sum();
+                let parts = self.parts.iter().map(|(part, tokens)| match *tokens == part.dim(1) {
+                    true => part.clone(),
+                    false => part.slice(1, 0, *tokens),
+                });
+                KvBuffer::concatenate(&parts.collect::<Vec<_>>(), self.capacity - length)
+            }
+        };
+        let bytes = (end - self.written) as usize * self.bytes_per_token();
+        self.written = end;
+        bytes
+    }
+
+    /// The buffer's array with the tokens from the first unwritten one to `end`; zeros follow those
+    /// of all parts.
+    #[track_caller]
+    fn write(&mut self, end: i32) -> Array {
+        let first = &self.parts[0].0;
+        let (shape, dtype) = ([first.dim(0), self.capacity, first.dim(2)], first.dtype());
+        let mut buffer = self.buffer.0.take().unwrap_or_else(|| cpu::unwritten(&shape, dtype));
+        let mut start = 0;
+        for (part, tokens) in &self.parts {
+            let (from, to) = (self.written.max(start), end.min(start + tokens));
+            if from < to {
+                buffer = cpu::write_tokens(&buffer, from, to, Some((part, from - start)));
+            }
+            start += tokens;
+        }
+        match self.written.max(start) {
+            from if from < end => cpu::write_tokens(&buffer, from, end, None),
+            _ => buffer,
+        }
+    }
+
+    /// Whether everything is written.
+    pub fn is_complete(&self) -> bool {
+        self.written == self.capacity
+    }
+
+    /// The array so far, to be evaluated.
+    pub fn array(&self) -> Option<&Array> {
+        self.buffer.array()
+    }
+
+    /// # Panics
+    /// If it is incomplete.
+    pub fn into_buffer(self) -> KvBuffer {
+        assert!(self.is_complete(), "{} of {} tokens are written", self.written, self.capacity);
+        self.buffer
     }
 }
 

@@ -47,7 +47,7 @@ pub use core_attention::{CoreAttention, KvRow};
 pub use delta_net::{DeltaHeads, DeltaNet, DeltaRow, DeltaWeights};
 pub use embedding::Embedding;
 pub use gelu::{Gelu, gelu};
-pub use kv_buffer::{KvBuffer, copy_tokens};
+pub use kv_buffer::{KvBuffer, KvBufferCopy, copy_tokens};
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use matrix::Matrix;

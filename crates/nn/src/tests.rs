@@ -8,9 +8,10 @@ use mlx::{
 };
 
 use crate::{
-    Activation, CoreAttention, Gelu, KvBuffer, KvRow, LayerNorm, Linear, Matrix, Precision, RmsNorm, Rope,
-    RopePairs, Softmax, StackedLinear, attend, attend_cached, attend_latent, backend::mlx as reference,
-    conv::causal_conv, delta_net::gated_delta, gated, gelu, rope, set_kv_cache_dtype, set_precision, top_k,
+    Activation, CoreAttention, Gelu, KvBuffer, KvBufferCopy, KvRow, LayerNorm, Linear, Matrix, Precision,
+    RmsNorm, Rope, RopePairs, Softmax, StackedLinear, attend, attend_cached, attend_latent,
+    backend::mlx as reference, conv::causal_conv, delta_net::gated_delta, gated, gelu, rope,
+    set_kv_cache_dtype, set_precision, top_k,
 };
 
 fn noise(seed: u64, shape: &[i32]) -> Array {
@@ -55,6 +56,33 @@ fn copied_keys_survive_later_writes_to_their_buffer() {
             write(&mut joined, &(&latent * 0.25));
             assert_eq!(bits(&copy), bits(&expected), "{heads} {dim} {from}..{to} after joining");
             write(&mut buffer, &latent);
+        }
+    }
+}
+
+#[test]
+fn kv_buffer_copied_in_slices_equals_concatenated_parts() {
+    for (dtype, heads) in [(Dtype::Float32, 3), (Dtype::Bfloat16, 2), (Dtype::Float16, 1)] {
+        let parts = [1, 200, 70].map(|tokens| noise(tokens as u64, &[heads, tokens, 5]).astype(dtype));
+        eval(&parts).expect("evaluates");
+        // The last part is not copied whole.
+        let cut = [parts[0].clone(), parts[1].clone(), parts[2].slice(1, 0, 33)];
+        let expected = KvBuffer::concatenate(&cut, 40);
+        for slice in [1, 7, 64, 201, i32::MAX] {
+            let sources = parts.iter().cloned().zip([1, 200, 33]).collect();
+            let mut copy = KvBufferCopy::new(sources, 40);
+            let (mut slices, mut bytes) = (0, 0);
+            while !copy.is_complete() {
+                bytes += copy.advance(slice);
+                slices += 1;
+            }
+            assert_eq!(copy.advance(slice), 0, "nothing is left");
+            let buffer = copy.into_buffer();
+            let (got, expected) = [&buffer, &expected].map(|b| b.array().expect("filled")).into();
+            assert_eq!((got.shape(), got.dtype()), (expected.shape(), dtype));
+            assert_eq!(bits(got), bits(expected), "{heads} heads in slices of {slice}");
+            assert_eq!(bytes, got.nbytes());
+            assert_eq!(slices, if slice == i32::MAX { 1 } else { (got.dim(1) + slice - 1) / slice });
         }
     }
 }

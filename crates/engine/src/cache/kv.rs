@@ -62,12 +62,9 @@ impl Kv {
         Window { keys, values, start, length }
     }
 
-    /// Replaces the contents by tokens `start..length`, whose keys and values come in parts, with
-    /// capacity for `room` more.
-    #[track_caller]
-    pub(crate) fn restore(&mut self, parts: [&[Array]; 2], start: i32, length: i32, room: i32) {
-        [self.keys, self.values] = parts.map(|parts| KvBuffer::concatenate(parts, room));
-        (self.start, self.length) = (start, length);
+    /// Replaces the contents by tokens `start..length`.
+    pub(crate) fn restore(&mut self, [keys, values]: [KvBuffer; 2], start: i32, length: i32) {
+        (self.keys, self.values, self.start, self.length) = (keys, values, start, length);
     }
 
     /// Appends `tokens` and returns this sequence's row of a batched step that fills them.

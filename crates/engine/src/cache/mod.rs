@@ -5,7 +5,7 @@ mod guard;
 mod kv;
 
 use mlx::Array;
-use nn::Recurrence;
+use nn::{KvBuffer, Recurrence};
 
 pub(crate) use self::{
     guard::CacheGuard,
@@ -107,8 +107,9 @@ impl Cache {
     pub(crate) fn restore(&mut self, snapshot: &Snapshot, room: i32) {
         match (self, snapshot) {
             (Cache::Kv(kv), Snapshot::Window(window)) => {
-                let parts = [window.keys.as_slice(), window.values.as_slice()];
-                kv.restore(parts, window.start, window.length, room);
+                let sides = [window.keys.as_slice(), window.values.as_slice()];
+                let buffers = sides.map(|side| KvBuffer::concatenate(side, room));
+                kv.restore(buffers, window.start, window.length);
             }
             (Cache::Recurrent(recurrent), Snapshot::Recurrent(state)) => *recurrent = state.clone(),
             _ => panic!("snapshot of another kind of cache"),

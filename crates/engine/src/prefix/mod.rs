@@ -311,11 +311,10 @@ impl PrefixCache {
         let position = if self.needs_snapshots && length > max_tokens { 0 } else { length.min(max_tokens) };
         let in_flight = found.stored >= progress.stored;
         let from = if in_flight { found.stored.max(progress.copied) } else { found.stored };
-        let ranges: Vec<[usize; 2]> = match self.needs_snapshots {
-            true if from < position => vec![[from, position]],
-            // Evicted state is copied again once, when the sequence ends.
-            false if in_flight => span_ranges(from, position),
-            _ => vec![],
+        // Evicted state is copied again once, when the sequence ends.
+        let ranges = match self.needs_snapshots || in_flight {
+            true => span_ranges(from, position),
+            false => vec![],
         };
         let snapshot = self.needs_snapshots && position > 0 && self.tree.snapshot(&found, position).is_none();
         let too_large = found.known < length || found.stored + found.too_large < length;

@@ -3,6 +3,7 @@
 use std::{cell::Cell, collections::VecDeque};
 
 use mlx::Array;
+use nn::{KvBuffer, KvBufferCopy};
 
 use super::tree::{HeapSize, Span};
 use crate::cache::{Cache, Snapshot};
@@ -31,7 +32,8 @@ pub(crate) struct StateSnapshot {
 /// the steps of all other sequences.
 pub(crate) struct StateRestore {
     fills: VecDeque<Fill>,
-    room: usize,
+    /// Capacity for further tokens.
+    room: i32,
 }
 
 /// State to copy into one cache.
@@ -41,8 +43,8 @@ struct Fill {
 }
 
 enum FillState {
-    /// Keys and values in consecutive parts, and their number of tokens.
-    Parts([Vec<Array>; 2], usize),
+    /// Keys and values, as far as there are any, and their number of tokens.
+    Tokens([Option<KvBufferCopy>; 2], usize),
     Snapshot(Snapshot),
 }
 
@@ -84,21 +86,20 @@ impl StateRestore {
         caches: &[Cache],
         room: usize,
     ) -> StateRestore {
-        let length: usize = spans.iter().map(|(_, tokens)| tokens).sum();
-        let parts = |layer: usize, side: usize| {
+        let (length, room) = (spans.iter().map(|(_, tokens)| tokens).sum(), room as i32);
+        let copy = |layer: usize, side: usize| {
             let part = |(span, tokens): &(&KvSpan, usize)| {
-                let array = span.layers[layer][side].as_ref()?;
-                let whole = *tokens as i32 == array.dim(1);
-                Some(if whole { array.clone() } else { array.slice(1, 0, *tokens as i32) })
+                span.layers[layer][side].clone().map(|array| (array, *tokens as i32))
             };
-            spans.iter().filter_map(part).collect::<Vec<_>>()
+            let parts: Vec<_> = spans.iter().filter_map(part).collect();
+            (!parts.is_empty()).then(|| KvBufferCopy::new(parts, room))
         };
         let (mut layer, mut others) = (0, snapshot.into_iter().flat_map(|snapshot| &snapshot.layers));
         let mut fills = VecDeque::new();
         for (cache, target) in caches.iter().enumerate() {
             let state = if target.as_full_attention().is_some() {
                 layer += 1;
-                (length > 0).then(|| FillState::Parts([parts(layer - 1, 0), parts(layer - 1, 1)], length))
+                (length > 0).then(|| FillState::Tokens([0, 1].map(|side| copy(layer - 1, side)), length))
             } else {
                 others.next().cloned().map(FillState::Snapshot)
             };
@@ -107,43 +108,55 @@ impl StateRestore {
         StateRestore { fills, room }
     }
 
-    /// Fills caches within `budget` bytes, at least one unless that is 0; `true` once all are
-    /// filled.
+    /// Copies state within `budget` bytes, at least a token or a snapshot unless that is 0; `true`
+    /// once all is copied.
     ///
     /// # Errors
     /// Out of memory.
     #[track_caller]
     pub(crate) fn advance(&mut self, caches: &mut [Cache], budget: &mut usize) -> mlx::Result<bool> {
-        let mut first = true;
-        while let Some(fill) = self.fills.front() {
-            let bytes = fill.bytes();
-            if *budget == 0 || (bytes > *budget && !first) {
+        while let Some(mut fill) = self.fills.pop_front() {
+            if *budget == 0 || !fill.advance(&mut caches[fill.cache], self.room, budget)? {
+                self.fills.push_front(fill);
                 return Ok(false);
             }
-            (*budget, first) = (budget.saturating_sub(bytes), false);
-            let Some(Fill { cache, state }) = self.fills.pop_front() else { break };
-            let cache = &mut caches[cache];
-            match state {
-                FillState::Parts(parts, length) => {
-                    let parts = parts.each_ref().map(Vec::as_slice);
-                    cache.as_kv().restore(parts, 0, length as i32, self.room as i32);
-                }
-                FillState::Snapshot(snapshot) => cache.restore(&snapshot, self.room as i32),
-            }
-            mlx::eval(cache.arrays())?;
         }
         Ok(true)
     }
 }
 
 impl Fill {
-    /// Bytes to copy. Recurrent states are shared until they change.
-    fn bytes(&self) -> usize {
-        match &self.state {
-            FillState::Parts(parts, _) => parts.iter().flatten().map(Array::nbytes).sum(),
-            FillState::Snapshot(Snapshot::Recurrent(_)) => 0,
-            FillState::Snapshot(snapshot) => snapshot.arrays().map(Array::nbytes).sum(),
+    /// Copies state within `budget` bytes into its cache, which gets it once all is copied: then
+    /// `true`. Recurrent states are shared until they change.
+    ///
+    /// # Errors
+    /// Out of memory.
+    #[track_caller]
+    fn advance(&mut self, cache: &mut Cache, room: i32, budget: &mut usize) -> mlx::Result<bool> {
+        match &mut self.state {
+            FillState::Tokens(sides, length) => {
+                let bytes_per_token: usize = sides.iter().flatten().map(KvBufferCopy::bytes_per_token).sum();
+                let tokens = (*budget / bytes_per_token.max(1)).clamp(1, i32::MAX as usize) as i32;
+                let copied: usize = sides.iter_mut().flatten().map(|side| side.advance(tokens)).sum();
+                mlx::eval(sides.iter().flatten().filter_map(KvBufferCopy::array))?;
+                *budget = budget.saturating_sub(copied);
+                if !sides.iter().flatten().all(KvBufferCopy::is_complete) {
+                    return Ok(false);
+                }
+                let buffer = |side: &mut Option<KvBufferCopy>| {
+                    side.take().map_or_else(KvBuffer::default, KvBufferCopy::into_buffer)
+                };
+                cache.as_kv().restore(sides.each_mut().map(buffer), 0, *length as i32);
+            }
+            FillState::Snapshot(snapshot) => {
+                cache.restore(snapshot, room);
+                mlx::eval(cache.arrays())?;
+                if let Snapshot::Window(_) = snapshot {
+                    *budget = budget.saturating_sub(snapshot.arrays().map(Array::nbytes).sum());
+                }
+            }
         }
+        Ok(true)
     }
 }
 

@@ -84,7 +84,7 @@ fn state_copied_in_slices_equals_state_copied_at_once() {
     let (expected, _) = restored_values(&mut at_once, &caches, &longer, usize::MAX);
     let (got, slices) = restored_values(&mut sliced, &caches, &longer, 1);
     assert!(expected == got && !got.is_empty());
-    assert!(slices >= 3, "a cache at a time: {slices}");
+    assert!(slices >= 2 * TOKENS as usize, "a token of a layer at a time: {slices}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod core_attention;
 mod delta_net;
 mod embedding;
 mod gelu;
+mod kv_copy;
 mod layer_norm;
 mod linear;
 mod mlp;
@@ -27,6 +28,7 @@ pub(crate) use self::{
     delta_net::{PreparedDeltaNet, commit, delta_net, gated_delta},
     embedding::check_token_ids,
     gelu::gelu,
+    kv_copy::{unwritten, write_tokens},
     layer_norm::layer_norm,
     linear::{PreparedLinear, grouped_linear, prepack, project, rows},
     mlp::{feed_forward, gated},
