@@ -17,8 +17,9 @@ const MIN_GAIN_WITH_CATCH_UP: f64 = 0.1;
 /// Share of a sequence's time that drafts may cost more than they save.
 const MAX_LOSS: f64 = 0.015;
 /// Share of a plain step by which a draft of one token may exceed the allowance, unless past
-/// answers lost more than theirs.
-const FIRST_TOKEN_EXCESS: f64 = 0.5;
+/// answers lost more than theirs; a draft of two tokens only after everything lost is regained.
+/// Where one token does not pay, a second one may.
+const SHORT_DRAFT_EXCESS: f64 = 0.5;
 /// Share of an answer's expected time that catch-up may cost beyond the allowance.
 const MAX_CATCH_UP: f64 = 0.03;
 /// Share of all sequences' time that is spent on probes.
@@ -259,8 +260,13 @@ impl Controller {
                 let width = others.width + 1 + depth;
                 let ms = self.costs.batch(others.rows + 1, width)? + fixed + per_token * depth as f64;
                 let expected_tokens = expected_tokens.min(left);
-                // The first token is the most likely one.
-                let excess = if depth == 1 && self.slack >= 0.0 { FIRST_TOKEN_EXCESS * plain } else { 0.0 };
+                // The first tokens are the most likely ones.
+                let may_exceed = match depth {
+                    1 => self.slack >= 0.0,
+                    2 => self.slack >= INITIAL_SLACK,
+                    _ => false,
+                };
+                let excess = if may_exceed { SHORT_DRAFT_EXCESS * plain } else { 0.0 };
                 if ms - plain > allowance + excess {
                     break;
                 }

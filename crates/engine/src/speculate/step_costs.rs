@@ -4,11 +4,16 @@
 const NEW_WEIGHT: f64 = 0.15;
 /// Weight of a new measurement in the machine's speed, for a width that is measured all the time.
 const SPEED_WEIGHT: f64 = 0.25;
+/// Share of the speed's deviation from 1 that each step adds to its width's own cost instead: what
+/// lasts is not the machine's speed. The first step of a width after others is slow, and counts as
+/// the width's own cost; without this, the faster ones after it would lower the speed without end,
+/// and with it the costs of widths that seldom run.
+const SPEED_RETURN: f64 = 0.005;
 /// Weight of a new measurement in the width's own cost: the first constant, plus the second for
 /// each step of another width since the last measurement; at least the third divided by the number
 /// of measurements; at most the fourth.
 const MIN_OWN_WEIGHT: f64 = 0.05;
-const RARE_WEIGHT: f64 = 0.01;
+const RARE_WEIGHT: f64 = 0.003;
 const EARLY_WEIGHT: f64 = 0.8;
 const MAX_OWN_WEIGHT: f64 = 0.4;
 /// Share of a drafted token's cost that counts until a step of its width has run: other programs
@@ -224,6 +229,9 @@ impl StepCosts {
             |speed: f64, step: &WidthCost| (ms / (speed * step.ms)).clamp(1.0 / OUTLIER, OUTLIER) - 1.0;
         self.speed *= 1.0 + SPEED_WEIGHT * (1.0 - own / MAX_OWN_WEIGHT) * deviation(self.speed, step);
         step.ms *= 1.0 + own * deviation(self.speed, step);
+        let lasting = self.speed.powf(SPEED_RETURN);
+        step.ms *= lasting;
+        self.speed /= lasting;
         (step.num_runs, step.last) = (step.num_runs + 1.0, self.count);
     }
 
@@ -301,6 +309,25 @@ mod tests {
         (0..10).for_each(|_| costs.record_step(1, 1, 1.0));
         let [one, two] = [1, 2].map(|width| costs.step(width).unwrap());
         assert!(two > 1.8 && one < 1.2, "{one} and {two}");
+    }
+
+    #[test]
+    fn slow_first_steps_of_each_width_leave_costs_of_rare_widths_alone() {
+        let mut costs = StepCosts::new(vec![(1, 1.0), (3, 2.0), (8, 4.0)]);
+        let run = |costs: &mut StepCosts, width: usize, ms: f64, steps: usize| {
+            costs.record_step(1, width, 1.1 * ms);
+            (1..steps).for_each(|_| costs.record_step(1, width, ms));
+        };
+        for answer in 0..500 {
+            run(&mut costs, 1, 1.0, 20);
+            run(&mut costs, 3, 2.0, 12);
+            if answer % 50 == 0 {
+                run(&mut costs, 8, 4.0, 1);
+            }
+            let known = [1, 3, 8].map(|width| costs.step(width).unwrap());
+            let good = known.iter().zip([1.0, 2.0, 4.0]).all(|(ms, own)| (0.95..1.13).contains(&(ms / own)));
+            assert!(good, "{known:?} after {answer} answers");
+        }
     }
 
     #[test]

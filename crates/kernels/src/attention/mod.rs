@@ -31,8 +31,9 @@ const MAX_TILE_ROWS: usize = 128;
 const FEW_TILES: usize = 16;
 /// Tasks into which the blocks of few tiles are cut.
 const BLOCK_TASKS: usize = 32;
-/// Most floats of the partial results of all blocks of all tiles.
-const MAX_PARTIALS: usize = 1 << 23;
+/// Floats of the partial results that are kept at a time, unless [`BLOCK_TASKS`] blocks have more:
+/// 4 MB, which threads keep.
+const MAX_PARTIALS: usize = 1 << 20;
 
 /// Writes `new` `[tokens, kv_heads, head_dim]` at position `at` of `buffer`
 /// `[kv_heads, capacity, head_dim]`, rounded to its type.
@@ -112,10 +113,7 @@ fn attend<T: Scalar, S: Scalar>(
     let blocks = last.div_ceil(KEY_BLOCK) - first / KEY_BLOCK;
     let out = DisjointMut::new(out);
     if tiles < FEW_TILES && blocks > 1 {
-        let length = call.tile(0, 0, rows.min(MAX_TILE_ROWS)).partial_length();
-        if tiles * blocks * length <= MAX_PARTIALS {
-            return call.by_block(per_head, &out);
-        }
+        return call.by_block(per_head, &out);
     }
     let mut tasks: Vec<usize> = (0..tiles).rev().collect();
     for_each_chunk(&mut tasks, 1, call.work(), |_, task| call.whole_tile(task[0], per_head, &out));
@@ -216,57 +214,55 @@ impl<T: Scalar, S: Scalar> AttentionCall<'_, T, S> {
         });
     }
 
-    /// For few tiles: each block separately, then merged.
+    /// For few tiles: each block separately, then merged in order; as many at a time as
+    /// [`MAX_PARTIALS`] has room for.
     fn by_block(&self, per_head: usize, out: &DisjointMut<T>) {
-        struct BlockTask<'a> {
-            kv_head: usize,
-            index: usize,
-            first: usize,
-            partials: &'a mut [f32],
-        }
-        let kv_heads = self.shape.kv_heads;
-        let tiles = || (0..kv_heads * per_head).map(|i| (i / per_head, i % per_head));
-        let length = |(kv_head, index)| {
-            let tile = self.tile(kv_head, index, MAX_TILE_ROWS);
-            (tile.partial_length(), Self::blocks(&tile))
-        };
-        let all: usize = tiles().map(length).map(|(length, blocks)| length * blocks.len()).sum();
-        let blocks: usize = tiles().map(length).map(|(_, blocks)| blocks.len()).sum();
-        let piece = blocks.div_ceil(BLOCK_TASKS);
-        with_scratch(all, |partials| {
-            let (mut tasks, mut rest) = (vec![], &mut partials[..]);
-            for (kv_head, index) in tiles() {
-                let (length, blocks) = length((kv_head, index));
-                for first in blocks.clone().step_by(piece) {
-                    let (partials, after) = rest.split_at_mut(length * piece.min(blocks.end - first));
-                    tasks.push(BlockTask { kv_head, index, first, partials });
-                    rest = after;
+        let tile = |index: usize| self.tile(index / per_head, index % per_head, MAX_TILE_ROWS);
+        let tiles = 0..self.shape.kv_heads * per_head;
+        let length = tiles.clone().map(|index| tile(index).partial_length()).max().unwrap_or(0);
+        let blocks: Vec<(usize, usize)> =
+            tiles.flat_map(|index| Self::blocks(&tile(index)).map(move |block| (index, block))).collect();
+        let at_once = blocks.len().min((MAX_PARTIALS / length).max(BLOCK_TASKS));
+        with_scratch((at_once + 1) * length, |memory| {
+            let (total, partials) = memory.split_at_mut(length);
+            for blocks in blocks.chunks(at_once) {
+                self.attend_blocks(blocks, per_head, length, partials);
+                let mut partials = partials.chunks_exact_mut(length);
+                for blocks in blocks.chunk_by(|a, b| a.0 == b.0) {
+                    let index = blocks[0].0;
+                    let (tile, all) = (tile(index), Self::blocks(&tile(index)));
+                    let own = tile.partial_length();
+                    for (&(_, block), partial) in blocks.iter().zip(&mut partials) {
+                        if block == all.start {
+                            tile.clear(&mut total[..own]);
+                        }
+                        tile.merge(&mut total[..own], &mut partial[..own], block);
+                        if block + 1 == all.end {
+                            self.write(&tile, index / per_head, tile.finish(&mut total[..own]), out);
+                        }
+                    }
                 }
             }
-            for_each_chunk(&mut tasks, 1, self.work(), |_, task| {
-                let BlockTask { kv_head, index, first, ref mut partials } = task[0];
+        });
+    }
+
+    /// The partial results of tiles' blocks, each in `length` floats.
+    fn attend_blocks(&self, blocks: &[(usize, usize)], per_head: usize, length: usize, partials: &mut [f32]) {
+        let piece = blocks.len().div_ceil(BLOCK_TASKS);
+        let mut tasks: Vec<_> = blocks.chunks(piece).zip(partials.chunks_mut(piece * length)).collect();
+        for_each_chunk(&mut tasks, 1, self.work(), |_, task| {
+            let (blocks, ref mut partials) = task[0];
+            let mut partials = partials.chunks_exact_mut(length);
+            for blocks in blocks.chunk_by(|a, b| a.0 == b.0) {
+                let (kv_head, index) = (blocks[0].0 / per_head, blocks[0].0 % per_head);
                 let tile = self.tile(kv_head, index, MAX_TILE_ROWS);
                 let (source, q) = (self.head(kv_head), self.query_floats(&tile));
                 with_scratch(q + tile.scratch_length(), |memory| {
                     let (q, scratch) = memory.split_at_mut(q);
                     self.queries(&tile, kv_head, q);
-                    for (i, partial) in partials.chunks_exact_mut(tile.partial_length()).enumerate() {
-                        tile.attend(&source, q, first + i, scratch, partial);
+                    for (&(_, block), partial) in blocks.iter().zip(&mut partials) {
+                        tile.attend(&source, q, block, scratch, &mut partial[..tile.partial_length()]);
                     }
-                });
-            });
-            let mut rest = &mut partials[..];
-            for (kv_head, index) in tiles() {
-                let tile = self.tile(kv_head, index, MAX_TILE_ROWS);
-                let length = tile.partial_length();
-                with_scratch(length, |total| {
-                    tile.clear(total);
-                    for block in Self::blocks(&tile) {
-                        let (partial, after) = std::mem::take(&mut rest).split_at_mut(length);
-                        tile.merge(total, partial, block);
-                        rest = after;
-                    }
-                    self.write(&tile, kv_head, tile.finish(total), out);
                 });
             }
         });

@@ -188,6 +188,25 @@ fn attention_of_many_tiles_is_row_invariant() {
     }
 }
 
+/// Partial results of 5 tiles with 10 blocks each need more memory than is used at a time, which
+/// ends inside a tile.
+#[test]
+fn attention_of_few_tiles_over_many_blocks_is_row_invariant() {
+    let shape = AttentionShape {
+        tokens: 64,
+        heads: 10,
+        kv_heads: 5,
+        head_dim: 16,
+        value_dim: 256,
+        length: 10 * KEY_BLOCK,
+        capacity: 10 * KEY_BLOCK,
+        window: usize::MAX,
+        mask: AttentionMask::Causal,
+    };
+    check::<f32, f32>(shape, (None, true), 5, false);
+    check::<f32, bf16>(shape, (Some(3.0), false), 6, false);
+}
+
 #[test]
 fn append_kv_writes_after_previous_keys() {
     let (kv_heads, head_dim, capacity) = (2, 3, 5);

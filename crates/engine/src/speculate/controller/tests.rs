@@ -74,7 +74,7 @@ fn answer_of_any_length_loses_at_most_its_allowance() {
                 assert!(
                     ms <= plain * (1.0 + MAX_LOSS + PROBE_SHARE)
                         + slack
-                        + FIRST_TOKEN_EXCESS
+                        + SHORT_DRAFT_EXCESS
                         + MAX_CATCH_UP * usual,
                     "{ms} for answer {i} of {tokens} tokens, {right} right, {token} {per_token} {catch_up_cost}"
                 );
