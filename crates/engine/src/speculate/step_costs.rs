@@ -4,16 +4,15 @@
 const NEW_WEIGHT: f64 = 0.15;
 /// Weight of a new measurement in the machine's speed, for a width that is measured all the time.
 const SPEED_WEIGHT: f64 = 0.25;
-/// Share of the speed's deviation from 1 that each step adds to its width's own cost instead: what
-/// lasts is not the machine's speed. The first step of a width after others is slow, and counts as
-/// the width's own cost; without this, the faster ones after it would lower the speed without end,
-/// and with it the costs of widths that seldom run.
-const SPEED_RETURN: f64 = 0.005;
-/// Weight of a new measurement in the width's own cost: the first constant, plus the second for
-/// each step of another width since the last measurement; at least the third divided by the number
-/// of measurements; at most the fourth.
+/// Share of the speed's deviation from 1 that each step adds to its width's own cost instead: a
+/// deviation that lasts is not the machine's speed.
+const SPEED_RETURN: f64 = 0.001;
+/// Weight of a new measurement in the width's own cost: the first constant, or the second divided
+/// by the number of measurements, at most the third. It must not depend on which width ran before:
+/// the first step of a width after others is slow, and if it counted as the width's own cost more
+/// than the faster steps after it do, these would lower the speed without end, and with it the
+/// costs of widths that seldom run.
 const MIN_OWN_WEIGHT: f64 = 0.05;
-const RARE_WEIGHT: f64 = 0.003;
 const EARLY_WEIGHT: f64 = 0.8;
 const MAX_OWN_WEIGHT: f64 = 0.4;
 /// Share of a drafted token's cost that counts until a step of its width has run: other programs
@@ -38,8 +37,6 @@ pub(crate) struct StepCosts {
     /// Factor of all these: other programs slow down steps of every width alike, and which width is
     /// measured at such a time must not decide whether to draft.
     speed: f64,
-    /// Number of measurements of any width.
-    count: u64,
     /// The same for steps of several rows, by number of rows.
     batches: Vec<BatchCost>,
     /// Pipelined steps, whose successor is built while they are computed, by number of rows.
@@ -58,9 +55,8 @@ struct WidthCost {
     ms: f64,
     /// Milliseconds of the first measurement.
     first: f64,
-    /// Number of measurements in steps that ran, and [`StepCosts::count`] at the last one.
+    /// Number of measurements in steps that ran.
     num_runs: f64,
-    last: u64,
 }
 
 /// Cost of steps of one number of rows. Each row has a past of its own, so width alone does not
@@ -94,19 +90,9 @@ impl StepCosts {
             steps[i - 1].1 = steps[i - 1].1.min(steps[i].1);
         }
         let measured = !steps.is_empty();
-        let steps = steps
-            .into_iter()
-            .map(|(width, ms)| WidthCost { width, ms, first: ms, num_runs: 0.0, last: 0 })
-            .collect();
-        StepCosts {
-            steps,
-            speed: 1.0,
-            count: 0,
-            batches: vec![],
-            plain: vec![],
-            measured,
-            unverified_share: 1.0,
-        }
+        let steps =
+            steps.into_iter().map(|(width, ms)| WidthCost { width, ms, first: ms, num_runs: 0.0 }).collect();
+        StepCosts { steps, speed: 1.0, batches: vec![], plain: vec![], measured, unverified_share: 1.0 }
     }
 
     /// Like [`new`](StepCosts::new), from measurements that other programs may have disturbed.
@@ -124,7 +110,7 @@ impl StepCosts {
         for (width, ms) in steps {
             if let Err(at) = self.steps.binary_search_by_key(&width, |step| step.width) {
                 let ms = ms / self.speed;
-                self.steps.insert(at, WidthCost { width, ms, first: ms, num_runs: 0.0, last: 0 });
+                self.steps.insert(at, WidthCost { width, ms, first: ms, num_runs: 0.0 });
             }
         }
         (self.measured, self.unverified_share) = (true, UNVERIFIED_SHARE);
@@ -207,24 +193,20 @@ impl StepCosts {
         if rows > 1 {
             return self.record_batch(rows, width, ms);
         }
-        self.count += 1;
         match self.steps.binary_search_by_key(&width, |step| step.width) {
             Ok(at) => self.record_width(at, ms),
             Err(at) => {
                 let ms = ms / self.speed;
-                self.steps.insert(at, WidthCost { width, ms, first: ms, num_runs: 1.0, last: self.count });
+                self.steps.insert(at, WidthCost { width, ms, first: ms, num_runs: 1.0 });
             }
         }
     }
 
-    /// Splits the deviation of a measurement: a width that is measured all the time shows the
-    /// machine's speed, and one that is measured rarely, right after others, its own cost.
+    /// Splits the deviation of a measurement between the width's own cost and the machine's speed:
+    /// the first few of a width show its cost, the others mostly the speed.
     fn record_width(&mut self, at: usize, ms: f64) {
         let step = &mut self.steps[at];
-        let others = (self.count - step.last).saturating_sub(1) as f64;
-        let own = (MIN_OWN_WEIGHT + RARE_WEIGHT * others)
-            .max(EARLY_WEIGHT / (step.num_runs + 1.0))
-            .min(MAX_OWN_WEIGHT);
+        let own = (EARLY_WEIGHT / (step.num_runs + 1.0)).clamp(MIN_OWN_WEIGHT, MAX_OWN_WEIGHT);
         let deviation =
             |speed: f64, step: &WidthCost| (ms / (speed * step.ms)).clamp(1.0 / OUTLIER, OUTLIER) - 1.0;
         self.speed *= 1.0 + SPEED_WEIGHT * (1.0 - own / MAX_OWN_WEIGHT) * deviation(self.speed, step);
@@ -232,7 +214,7 @@ impl StepCosts {
         let lasting = self.speed.powf(SPEED_RETURN);
         step.ms *= lasting;
         self.speed /= lasting;
-        (step.num_runs, step.last) = (step.num_runs + 1.0, self.count);
+        step.num_runs += 1.0;
     }
 
     fn record_batch(&mut self, rows: usize, width: usize, ms: f64) {
