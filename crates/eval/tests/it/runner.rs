@@ -45,12 +45,17 @@ fn known_delays_give_ttft_and_decode_rate() {
     });
     let report = server.eval(|options| options.repeats = 3).unwrap();
     let case = &report.cases[0];
+    let (mut with_known_ttft, mut without_end) = (0, 0);
     for timing in case.timings() {
         let (ttft, total, decode) = (timing.ttft_s, timing.total_s, timing.decode_tok_s.unwrap());
-        // A busy machine makes delays longer, never shorter.
-        assert!(ttft >= 0.2 && ttft <= total - 0.69, "{timing:?}");
-        assert!(decode <= 25.01 && decode >= 10.0 / (total - 0.49), "{timing:?}");
+        // On a busy machine tokens arrive late, never early: the last one after 600 ms or more.
+        assert!(ttft >= 0.2 && ttft <= total && total >= 0.9, "{timing:?}");
+        assert!(decode <= 10.0 / (0.6 - ttft).max(0.0) && decode >= 10.0 / (total - ttft), "{timing:?}");
+        with_known_ttft += usize::from(ttft <= total - 0.69);
+        without_end += usize::from(decode >= 10.0 / (total - 0.49));
     }
+    // That holds unless the machine was busy at the wrong moment of each of three requests.
+    assert!(with_known_ttft > 0 && without_end > 0, "{:?}", case.timings().collect::<Vec<_>>());
     assert_eq!(case.runs.len(), 3);
     assert!(case.timings().all(|timing| timing.usage && timing.prompt_tokens == Some(7)));
 }
@@ -65,7 +70,9 @@ fn missing_usage_counts_events() {
     let report = server.eval(|_| {}).unwrap();
     let timing = report.cases[0].timings().next().unwrap();
     assert_eq!((timing.completion_tokens, timing.usage, timing.prompt_tokens), (3, false, None));
-    assert!(timing.decode_tok_s.is_some_and(|speed| speed < 50.01), "{timing:?}");
+    // Tokens may arrive late, but the third one not before 40 ms.
+    let fastest = 2.0 / (0.04 - timing.ttft_s).max(0.0);
+    assert!(timing.decode_tok_s.is_some_and(|speed| speed <= fastest), "{timing:?}");
 }
 
 /// The error of a run whose second of two requests is answered with `script`.
