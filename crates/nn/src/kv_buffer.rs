@@ -86,8 +86,8 @@ impl KvBuffer {
     }
 }
 
-/// A [`KvBuffer`] on its way: copies of consecutive parts. On the CPU, where copying a long sequence
-/// takes longer than a step, it is filled in slices; a GPU copies all at once.
+/// A [`KvBuffer`] on its way: copies of consecutive parts. On the CPU, where copying a long
+/// sequence takes longer than a step, it is filled in slices; a GPU copies all at once.
 pub struct KvBufferCopy {
     /// Row-major `[kv_heads, tokens, dim]`, and how many tokens of each to copy from its front.
     parts: Vec<(Array, i32)>,

@@ -322,7 +322,14 @@ fn quantize_to_existing_path_fails() {
     fs::create_dir(&full).expect("made");
     fs::write(full.join("mine"), "").expect("written");
     check_refused(source.path(), &full, "exists already");
-    check_refused(source.path(), source.path(), "exists already");
+    // In a folder of its own, where no other test writes meanwhile.
+    let parent = tempfile::tempdir().expect("a folder");
+    let inside = parent.path().join("model");
+    fs::create_dir(&inside).expect("made");
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(source.path().join(name), inside.join(name)).expect("copied");
+    }
+    check_refused(&inside, &inside, "exists already");
     let link = source.path().join("link");
     let elsewhere = tempfile::tempdir().expect("a folder");
     std::os::unix::fs::symlink(elsewhere.path(), &link).expect("linked");
