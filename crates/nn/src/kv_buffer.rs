@@ -98,7 +98,7 @@ pub struct KvBufferCopy {
 }
 
 impl KvBufferCopy {
-    /// Of at least one part, with room for at least `room` tokens more.
+    /// Will copy `parts`, at least one, into a buffer with room for `room` more tokens or more.
     pub fn new(parts: Vec<(Array, i32)>, room: i32) -> KvBufferCopy {
         let length: i32 = parts.iter().map(|(_, tokens)| tokens).sum();
         let capacity = round_up(length + room.max(1));
@@ -137,8 +137,8 @@ impl KvBufferCopy {
         bytes
     }
 
-    /// The buffer's array with the tokens from the first unwritten one to `end`; zeros follow those
-    /// of all parts.
+    /// The buffer's array with the tokens from the first unwritten one to `end`. Zeros follow the
+    /// parts' tokens.
     #[track_caller]
     fn write(&mut self, end: i32) -> Array {
         let first = &self.parts[0].0;

@@ -115,24 +115,36 @@ impl StateRestore {
     /// Out of memory.
     #[track_caller]
     pub(crate) fn advance(&mut self, caches: &mut [Cache], budget: &mut usize) -> mlx::Result<bool> {
+        let mut first = true;
         while let Some(mut fill) = self.fills.pop_front() {
-            if *budget == 0 || !fill.advance(&mut caches[fill.cache], self.room, budget)? {
+            let starts = *budget > 0 && (first || fill.least_bytes() <= *budget);
+            if !starts || !fill.advance(&mut caches[fill.cache], self.room, budget)? {
                 self.fills.push_front(fill);
                 return Ok(false);
             }
+            first = false;
         }
         Ok(true)
     }
 }
 
 impl Fill {
+    /// Bytes that cannot be copied in slices. Recurrent states are shared until they change.
+    fn least_bytes(&self) -> usize {
+        match &self.state {
+            FillState::Snapshot(Snapshot::Recurrent(_)) | FillState::Tokens(..) => 0,
+            FillState::Snapshot(window) => window.arrays().map(Array::nbytes).sum(),
+        }
+    }
+
     /// Copies state within `budget` bytes into its cache, which gets it once all is copied: then
-    /// `true`. Recurrent states are shared until they change.
+    /// `true`.
     ///
     /// # Errors
     /// Out of memory.
     #[track_caller]
     fn advance(&mut self, cache: &mut Cache, room: i32, budget: &mut usize) -> mlx::Result<bool> {
+        let least = self.least_bytes();
         match &mut self.state {
             FillState::Tokens(sides, length) => {
                 let bytes_per_token: usize = sides.iter().flatten().map(KvBufferCopy::bytes_per_token).sum();
@@ -151,9 +163,7 @@ impl Fill {
             FillState::Snapshot(snapshot) => {
                 cache.restore(snapshot, room);
                 mlx::eval(cache.arrays())?;
-                if let Snapshot::Window(_) = snapshot {
-                    *budget = budget.saturating_sub(snapshot.arrays().map(Array::nbytes).sum());
-                }
+                *budget = budget.saturating_sub(least);
             }
         }
         Ok(true)

@@ -217,11 +217,11 @@ impl<T: Scalar, S: Scalar> AttentionCall<'_, T, S> {
     /// For few tiles: each block separately, then merged in order; as many at a time as
     /// [`MAX_PARTIALS`] has room for.
     fn by_block(&self, per_head: usize, out: &DisjointMut<T>) {
-        let tile = |index: usize| self.tile(index / per_head, index % per_head, MAX_TILE_ROWS);
+        let tile_at = |index: usize| self.tile(index / per_head, index % per_head, MAX_TILE_ROWS);
         let tiles = 0..self.shape.kv_heads * per_head;
-        let length = tiles.clone().map(|index| tile(index).partial_length()).max().unwrap_or(0);
+        let length = tiles.clone().map(|index| tile_at(index).partial_length()).max().unwrap_or(0);
         let blocks: Vec<(usize, usize)> =
-            tiles.flat_map(|index| Self::blocks(&tile(index)).map(move |block| (index, block))).collect();
+            tiles.flat_map(|index| Self::blocks(&tile_at(index)).map(move |block| (index, block))).collect();
         let at_once = blocks.len().min((MAX_PARTIALS / length).max(BLOCK_TASKS));
         with_scratch((at_once + 1) * length, |memory| {
             let (total, partials) = memory.split_at_mut(length);
@@ -230,8 +230,8 @@ impl<T: Scalar, S: Scalar> AttentionCall<'_, T, S> {
                 let mut partials = partials.chunks_exact_mut(length);
                 for blocks in blocks.chunk_by(|a, b| a.0 == b.0) {
                     let index = blocks[0].0;
-                    let (tile, all) = (tile(index), Self::blocks(&tile(index)));
-                    let own = tile.partial_length();
+                    let tile = tile_at(index);
+                    let (all, own) = (Self::blocks(&tile), tile.partial_length());
                     for (&(_, block), partial) in blocks.iter().zip(&mut partials) {
                         if block == all.start {
                             tile.clear(&mut total[..own]);
