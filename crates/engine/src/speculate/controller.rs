@@ -18,7 +18,8 @@ const MIN_GAIN_WITH_CATCH_UP: f64 = 0.1;
 const MAX_LOSS: f64 = 0.015;
 /// Share of a plain step by which a draft of one token may exceed the allowance, unless past
 /// answers lost more than theirs; a draft of two tokens only after everything lost is regained.
-/// Where one token does not pay, a second one may.
+/// Where one token does not pay, a second one may. Not in a process's first answer: a short one
+/// does not earn it back.
 const SHORT_DRAFT_EXCESS: f64 = 0.5;
 /// Share of an answer's expected time that catch-up may cost beyond the allowance.
 const MAX_CATCH_UP: f64 = 0.03;
@@ -262,7 +263,7 @@ impl Controller {
                 let expected_tokens = expected_tokens.min(left);
                 // The first tokens are the most likely ones.
                 let may_exceed = match depth {
-                    1 => self.slack >= 0.0,
+                    1 => self.slack >= 0.0 && self.lengths.is_some(),
                     2 => self.slack >= INITIAL_SLACK,
                     _ => false,
                 };

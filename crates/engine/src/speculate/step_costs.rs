@@ -4,6 +4,9 @@
 const NEW_WEIGHT: f64 = 0.15;
 /// Weight of a new measurement in the machine's speed, for a width that is measured all the time.
 const SPEED_WEIGHT: f64 = 0.25;
+/// Relative deviation that counts in the speed although the last two measurements deviated less: one
+/// slow step, in which another program had the processor, says little about the next.
+const MAX_SURPRISE: f64 = 0.1;
 /// Share of the speed's deviation from 1 that each step adds to its width's own cost instead: a
 /// deviation that lasts is not the machine's speed.
 const SPEED_RETURN: f64 = 0.001;
@@ -37,6 +40,8 @@ pub(crate) struct StepCosts {
     /// Factor of all these: other programs slow down steps of every width alike, and which width is
     /// measured at such a time must not decide whether to draft.
     speed: f64,
+    /// Relative deviations of the last two measurements.
+    last_deviations: [f64; 2],
     /// The same for steps of several rows, by number of rows.
     batches: Vec<BatchCost>,
     /// Pipelined steps, whose successor is built while they are computed, by number of rows.
@@ -92,7 +97,15 @@ impl StepCosts {
         let measured = !steps.is_empty();
         let steps =
             steps.into_iter().map(|(width, ms)| WidthCost { width, ms, first: ms, num_runs: 0.0 }).collect();
-        StepCosts { steps, speed: 1.0, batches: vec![], plain: vec![], measured, unverified_share: 1.0 }
+        StepCosts {
+            steps,
+            speed: 1.0,
+            last_deviations: [0.0; 2],
+            batches: vec![],
+            plain: vec![],
+            measured,
+            unverified_share: 1.0,
+        }
     }
 
     /// Like [`new`](StepCosts::new), from measurements that other programs may have disturbed.
@@ -209,7 +222,11 @@ impl StepCosts {
         let own = (EARLY_WEIGHT / (step.num_runs + 1.0)).clamp(MIN_OWN_WEIGHT, MAX_OWN_WEIGHT);
         let deviation =
             |speed: f64, step: &WidthCost| (ms / (speed * step.ms)).clamp(1.0 / OUTLIER, OUTLIER) - 1.0;
-        self.speed *= 1.0 + SPEED_WEIGHT * (1.0 - own / MAX_OWN_WEIGHT) * deviation(self.speed, step);
+        let [older, old] = self.last_deviations;
+        let new = deviation(self.speed, step);
+        self.last_deviations = [old, new];
+        let most = older.abs().max(old.abs()).max(MAX_SURPRISE);
+        self.speed *= 1.0 + SPEED_WEIGHT * (1.0 - own / MAX_OWN_WEIGHT) * new.clamp(-most, most);
         step.ms *= 1.0 + own * deviation(self.speed, step);
         let lasting = self.speed.powf(SPEED_RETURN);
         step.ms *= lasting;
@@ -291,6 +308,15 @@ mod tests {
         (0..10).for_each(|_| costs.record_step(1, 1, 1.0));
         let [one, two] = [1, 2].map(|width| costs.step(width).unwrap());
         assert!(two > 1.8 && one < 1.2, "{one} and {two}");
+    }
+
+    #[test]
+    fn one_slow_step_is_not_the_machines_speed() {
+        let mut costs = StepCosts::new(vec![(1, 1.0), (4, 2.0)]);
+        (0..40).for_each(|_| costs.record_step(1, 1, 1.0));
+        costs.record_step(1, 1, 5.0);
+        let [one, four] = [1, 4].map(|width| costs.step(width).unwrap());
+        assert!(one < 1.12 && four < 2.1, "{one} and {four}");
     }
 
     #[test]

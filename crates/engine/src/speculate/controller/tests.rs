@@ -265,6 +265,10 @@ fn draft_depth_is_limited_by_the_allowance() {
         choice.map(|choice| choice.depth)
     };
     assert_eq!(depth(&controller, &SequenceStats::default()), Some(5), "a fifth of a plain step each");
+    let spent = SequenceStats { lost: 1.0, ..SequenceStats::default() };
+    assert_eq!(depth(&controller, &spent), None, "no excess in the first answer");
+    controller.lengths = Some([DEFAULT_LENGTH; 2]);
+    assert_eq!(depth(&controller, &spent), Some(2), "one token may exceed the allowance, or two");
     controller.slack = 0.0;
     assert_eq!(depth(&controller, &SequenceStats::default()), Some(1));
     controller.slack = -0.1;
