@@ -24,7 +24,7 @@ pub fn tokenizer_json(bytes: &[u8]) -> Outcome {
     let tokenizer = Tokenizer::from_bytes(file, config).map_err(text)?;
     let tokenizer = std::sync::Arc::new(tokenizer);
     for input in TEXTS {
-        tokenizer.surely_exceeds(input, 4);
+        tokenizer.exceeded_bytes(input, 4);
         let (Ok(ids), Ok(_)) = (tokenizer.encode(input, true), tokenizer.encode_prompt(input)) else {
             continue;
         };

@@ -135,17 +135,18 @@ impl Tokenizer {
         }
     }
 
-    /// Whether a text certainly has more than `limit` tokens, without encoding it. Assumes that
-    /// normalization at most halves a text.
-    pub fn surely_exceeds(&self, text: &str, limit: usize) -> bool {
+    /// The most bytes that `limit` tokens can have, if a text has more, without encoding it. Assumes
+    /// that normalization at most halves a text.
+    pub fn exceeded_bytes(&self, text: &str, limit: usize) -> Option<usize> {
         // Finding the longest token is slow, and most prompts are short.
         if text.len() / 16 <= limit {
-            return false;
+            return None;
         }
         let longest = self.longest_token.get_or_init(|| {
             self.inner.get_vocab(true).into_keys().map(|token| token.len()).max().unwrap_or(1)
         });
-        text.len() / 2 / longest.max(&1) > limit
+        let most = limit.saturating_mul(2 * longest.max(&1));
+        (text.len() > most).then_some(most)
     }
 
     /// Whether a token is a special token, which decoding skips by default.

@@ -232,10 +232,10 @@ impl Model {
     /// Encoding megabytes costs seconds and gigabytes; a text this long is refused before.
     fn check_length(&self, text: &str) -> Result<(), PromptError> {
         let context = self.engine.info().context_length;
-        if self.tokenizer.surely_exceeds(text, context) {
-            return Err(PromptError::TooLong { bytes: text.len(), context });
+        match self.tokenizer.exceeded_bytes(text, context) {
+            Some(most) => Err(PromptError::TooLong { bytes: text.len(), most, context }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     pub fn request(&self, ids: Vec<u32>, overrides: &Overrides) -> Request {
@@ -405,8 +405,10 @@ pub enum PromptError {
     TimeIsUp,
     #[error("the request was cancelled while its images were decoded")]
     Cancelled,
-    #[error("the prompt has {bytes} bytes, far more than the model's context of {context} tokens holds")]
-    TooLong { bytes: usize, context: usize },
+    #[error(
+        "the prompt has {bytes} bytes, of which the model's context of {context} tokens holds at most {most}; shorten it"
+    )]
+    TooLong { bytes: usize, most: usize, context: usize },
     #[error(transparent)]
     Text(#[from] chat::Error),
 }

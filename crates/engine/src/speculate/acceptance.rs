@@ -67,11 +67,13 @@ pub(super) struct DrafterRecord {
     pub acceptance: AcceptanceByBin,
     /// Maximum tokens of its next draft, if its drafts are free.
     pub depth_limit: usize,
+    /// Number of its verified drafts; those of past answers weigh less.
+    pub num_drafts: f64,
 }
 
 impl Default for DrafterRecord {
     fn default() -> DrafterRecord {
-        DrafterRecord { acceptance: AcceptanceByBin::default(), depth_limit: FIRST_DEPTH }
+        DrafterRecord { acceptance: AcceptanceByBin::default(), depth_limit: FIRST_DEPTH, num_drafts: 0.0 }
     }
 }
 
@@ -80,12 +82,13 @@ impl DrafterRecord {
     /// tried again.
     pub(super) fn aged(&self) -> DrafterRecord {
         let acceptance = self.acceptance.each_ref().map(|rate| rate.scaled(ANSWER_DECAY));
-        DrafterRecord { acceptance, ..*self }
+        DrafterRecord { acceptance, num_drafts: ANSWER_DECAY * self.num_drafts, ..*self }
     }
 
     /// A draft was verified: the limit doubles when all of it was accepted, and otherwise halves
     /// down to twice what was.
     pub(super) fn on_verified(&mut self, drafted: usize, accepted: usize) {
+        self.num_drafts += 1.0;
         let proven = (2 * accepted + 1).min(MAX_DEPTH);
         self.depth_limit = match accepted == drafted {
             true => self.depth_limit.max(proven),

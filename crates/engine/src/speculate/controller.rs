@@ -32,8 +32,8 @@ const DEPTHS: [usize; 7] = [1, 2, 3, 5, 7, 15, 31];
 const PROBE_DEPTH: usize = 1;
 /// Tokens of an answer before its first probe, if an answer to a similar prompt is known.
 const PROBE_AFTER: usize = 48;
-/// Weight, in tokens, of the acceptance in all sequences beside that of one sequence, and of a
-/// prior.
+/// Weight, in tokens or drafts, of the statistics of all sequences beside those of one sequence, and
+/// of a prior.
 const SHARED_WEIGHT: f64 = 6.0;
 const PRIOR_WEIGHT: f64 = 8.0;
 /// Weight of past drafts of all sequences when another one is verified.
@@ -350,7 +350,16 @@ impl Controller {
         // An answer of this length may become twice as long.
         let tokens =
             (self.expected_length(stats) - generated).max(generated).min(length.max_remaining as f64);
-        (tokens / TOKENS_PER_DRAFT * self.shares[drafter].max(MIN_SHARE)).max(1.0)
+        (tokens / TOKENS_PER_DRAFT * self.share(stats, drafter)).max(1.0)
+    }
+
+    /// Share of a drafter in the drafts to come: its recent share in all sequences, and in this one
+    /// and answers to similar prompts.
+    fn share(&self, stats: &SequenceStats, drafter: usize) -> f64 {
+        let num_drafts: f64 = stats.records.iter().map(|record| record.num_drafts).sum();
+        let own = stats.records.get(drafter).map_or(0.0, |record| record.num_drafts);
+        let shared = self.shares[drafter].max(MIN_SHARE);
+        shared + (own - shared * num_drafts) / (num_drafts + SHARED_WEIGHT)
     }
 
     /// Tokens still to come if the sequence reaches the expected length; at most [`MAX_GROWTH`]

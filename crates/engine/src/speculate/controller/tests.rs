@@ -391,6 +391,14 @@ fn expected_drafts_follow_from_answer_lengths_and_shares() {
         [0, 1].map(|drafter| controller.expected_drafts(&SequenceStats::default(), drafter, length)),
         [5.0, 100.0]
     );
+    // But not in answers to a similar prompt.
+    let mut stats = SequenceStats::default();
+    (0..30).for_each(|_| controller.on_verified(&mut stats, 0, 0, 2, 2));
+    (0..200).for_each(|_| controller.on_verified(&mut SequenceStats::default(), 1, 0, 4, 4));
+    controller.on_finished(&stats, &[7; 20], 200);
+    let similar = controller.new_sequence(PrefixKey { salt: None, tokens: &[7; 20] });
+    let drafts = controller.expected_drafts(&similar, 0, length);
+    assert!((75.0..90.0).contains(&drafts), "{drafts}");
 }
 
 #[test]

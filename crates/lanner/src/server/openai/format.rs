@@ -239,8 +239,8 @@ impl<F: ChoiceFormat> OpenAi<F> {
 /// The error of a prompt; `param` is the field that held it.
 pub fn prompt_error(error: &PromptError, param: &str) -> ApiError {
     match error {
-        PromptError::TooLong { bytes, context } => {
-            let rest = format!("it has {bytes} bytes, which are far more tokens");
+        PromptError::TooLong { bytes, most, context } => {
+            let rest = format!("it has {bytes} bytes, of which the context holds at most {most}; shorten it");
             ApiError::context_exceeded(param, *context, &rest)
         }
         PromptError::Tools(invalid) => ApiError::invalid(&invalid.field, error.to_string()),
