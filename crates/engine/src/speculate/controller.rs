@@ -54,7 +54,7 @@ const MIN_SHARE: f64 = 0.05;
 const INITIAL_SLACK: f64 = 1.0;
 /// Maximum saved plain steps that drafts may cost again.
 const MAX_SLACK: f64 = 8.0;
-/// Share of the expected answer to a similar prompt that drafts may cost: short answers do not earn
+/// Share of the expected answer that drafts may cost of what was gained: short answers do not earn
 /// catch-up back.
 const MAX_SHARE_OF_ANSWER: f64 = 0.1;
 /// Maximum plain steps that probes may cost at a time.
@@ -301,7 +301,10 @@ impl Controller {
     /// minus net losses so far.
     fn allowance(&self, stats: &SequenceStats, plain: f64, length: SequenceLength) -> f64 {
         let share = MAX_LOSS * (stats.elapsed + self.expected_remaining(stats, length) * plain);
-        let most = stats.lengths.map_or(f64::INFINITY, |_| MAX_SHARE_OF_ANSWER * self.expected_length(stats));
+        // An answer of this length may become twice as long.
+        let length = self.expected_length(stats).max(2.0 * length.generated as f64);
+        let is_known = stats.lengths.or(self.lengths).is_some();
+        let most = if is_known { MAX_SHARE_OF_ANSWER * length } else { f64::INFINITY };
         share + plain * self.slack.max(0.0).min(most) + stats.upfront_cost - stats.lost
     }
 
