@@ -54,7 +54,7 @@ const MIN_SHARE: f64 = 0.05;
 const INITIAL_SLACK: f64 = 1.0;
 /// Maximum saved plain steps that drafts may cost again.
 const MAX_SLACK: f64 = 8.0;
-/// Share of the expected answer that drafts may cost of what was gained: short answers do not earn
+/// Share of an answer's expected time that past gains let its drafts cost: short answers do not earn
 /// catch-up back.
 const MAX_SHARE_OF_ANSWER: f64 = 0.1;
 /// Maximum plain steps that probes may cost at a time.

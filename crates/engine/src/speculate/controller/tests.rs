@@ -210,6 +210,7 @@ fn slack_grows_with_gains_and_losses_are_regained_with_time() {
     assert_eq!(controller.slack, INITIAL_SLACK, "time alone restores the initial slack");
     controller.on_finished(&of(10.0, -50.0), &[], 10);
     assert_eq!(controller.slack, MAX_SLACK);
+    assert_eq!(allowance(&controller), 1.0, "a tenth of an answer");
 }
 
 #[test]
