@@ -135,8 +135,8 @@ impl Tokenizer {
         }
     }
 
-    /// The most bytes that `limit` tokens can have, if a text has more, without encoding it. Assumes
-    /// that normalization at most halves a text.
+    /// The most bytes that `limit` tokens can have, if a text has more, without encoding it.
+    /// Assumes that normalization at most halves a text.
     pub fn exceeded_bytes(&self, text: &str, limit: usize) -> Option<usize> {
         // Finding the longest token is slow, and most prompts are short.
         if text.len() / 16 <= limit {

@@ -32,8 +32,8 @@ const DEPTHS: [usize; 7] = [1, 2, 3, 5, 7, 15, 31];
 const PROBE_DEPTH: usize = 1;
 /// Tokens of an answer before its first probe, if an answer to a similar prompt is known.
 const PROBE_AFTER: usize = 48;
-/// Weight, in tokens or drafts, of the statistics of all sequences beside those of one sequence, and
-/// of a prior.
+/// Weight, in tokens or drafts, of the statistics of all sequences beside those of one sequence,
+/// and of a prior.
 const SHARED_WEIGHT: f64 = 6.0;
 const PRIOR_WEIGHT: f64 = 8.0;
 /// Weight of past drafts of all sequences when another one is verified.
@@ -54,8 +54,8 @@ const MIN_SHARE: f64 = 0.05;
 const INITIAL_SLACK: f64 = 1.0;
 /// Maximum saved plain steps that drafts may cost again.
 const MAX_SLACK: f64 = 8.0;
-/// Share of an answer's expected time that past gains let its drafts cost: short answers do not earn
-/// catch-up back.
+/// Share of an answer's expected time that past gains let its drafts cost: short answers do not
+/// earn catch-up back.
 const MAX_SHARE_OF_ANSWER: f64 = 0.1;
 /// Maximum plain steps that probes may cost at a time.
 const MAX_PROBE_BUDGET: f64 = 4.0;

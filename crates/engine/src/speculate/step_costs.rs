@@ -4,8 +4,8 @@
 const NEW_WEIGHT: f64 = 0.15;
 /// Weight of a new measurement in the machine's speed, for a width that is measured all the time.
 const SPEED_WEIGHT: f64 = 0.25;
-/// Relative deviation that counts in the speed although the last two measurements deviated less: one
-/// slow step, in which another program had the processor, says little about the next.
+/// Relative deviation that counts in the speed although the last two measurements deviated less:
+/// one slow step, in which another program had the processor, says little about the next.
 const MAX_SURPRISE: f64 = 0.1;
 /// Share of the speed's deviation from 1 that each step adds to its width's own cost instead: a
 /// deviation that lasts is not the machine's speed.

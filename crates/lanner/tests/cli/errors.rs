@@ -213,7 +213,7 @@ fn prompt_longer_than_the_context_reports_both_lengths() {
     let (_, most) = message.split_once("bytes, of which the context holds at most ").expect("the most bytes");
     let most: usize = most.split(';').next().expect("a number").parse().expect("a number");
     // A token has many bytes, so this need not fit, but more cannot.
-    assert!((CONTEXT..1 << 20).contains(&most) && most % CONTEXT == 0, "{message}");
+    assert!((CONTEXT..1 << 20).contains(&most) && most.is_multiple_of(CONTEXT), "{message}");
 }
 
 #[test]
