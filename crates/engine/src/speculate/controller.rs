@@ -301,10 +301,7 @@ impl Controller {
     /// minus net losses so far.
     fn allowance(&self, stats: &SequenceStats, plain: f64, length: SequenceLength) -> f64 {
         let share = MAX_LOSS * (stats.elapsed + self.expected_remaining(stats, length) * plain);
-        // An answer of this length may become twice as long.
-        let length = self.expected_length(stats).max(2.0 * length.generated as f64);
-        let is_known = stats.lengths.or(self.lengths).is_some();
-        let most = if is_known { MAX_SHARE_OF_ANSWER * length } else { f64::INFINITY };
+        let most = MAX_SHARE_OF_ANSWER * self.possible_length(stats, length);
         share + plain * self.slack.max(0.0).min(most) + stats.upfront_cost - stats.lost
     }
 
@@ -349,10 +346,8 @@ impl Controller {
     /// off over these: it is not worth it for short answers, nor if other drafters make most
     /// drafts.
     fn expected_drafts(&self, stats: &SequenceStats, drafter: usize, length: SequenceLength) -> f64 {
-        let generated = length.generated as f64;
-        // An answer of this length may become twice as long.
-        let tokens =
-            (self.expected_length(stats) - generated).max(generated).min(length.max_remaining as f64);
+        let remaining = self.possible_length(stats, length) - length.generated as f64;
+        let tokens = remaining.min(length.max_remaining as f64);
         (tokens / TOKENS_PER_DRAFT * self.share(stats, drafter)).max(1.0)
     }
 
@@ -371,6 +366,11 @@ impl Controller {
         let generated = length.generated as f64;
         let most = (length.max_remaining as f64).min(MAX_GROWTH * generated);
         (self.expected_length(stats) - generated).clamp(0.0, most)
+    }
+
+    /// The expected length of a sequence in tokens; a longer one may become twice as long as it is.
+    fn possible_length(&self, stats: &SequenceStats, length: SequenceLength) -> f64 {
+        self.expected_length(stats).max(2.0 * length.generated as f64)
     }
 
     /// The shorter of the average and the last answer: an estimate that is too short only delays

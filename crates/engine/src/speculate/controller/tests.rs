@@ -445,7 +445,7 @@ fn wrong_costs_at_load_are_corrected_within_the_allowance() {
 #[test]
 fn free_drafts_lengthen_with_what_the_sequence_accepted() {
     let mut controller = with_prior(1.0);
-    controller.slack = MAX_SLACK;
+    (controller.slack, controller.lengths) = (MAX_SLACK, Some([200.0; 2]));
     let mut stats = SequenceStats::default();
     let mut after = |controller: &mut Controller, accepted: usize| {
         let option = DraftOption { is_free: true, ..option(31, [0.0; 2]) };
