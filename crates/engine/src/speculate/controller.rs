@@ -54,8 +54,9 @@ const MIN_SHARE: f64 = 0.05;
 const INITIAL_SLACK: f64 = 1.0;
 /// Maximum saved plain steps that drafts may cost again.
 const MAX_SLACK: f64 = 8.0;
-/// Share of an answer's expected time that past gains let its drafts cost: short answers do not
-/// earn catch-up back.
+/// Share of an answer's expected time that past gains let its drafts cost at their maximum
+/// ([`MAX_SLACK`]), and less in proportion below it: short answers do not earn catch-up back, and
+/// what one answer gained says little about the next.
 const MAX_SHARE_OF_ANSWER: f64 = 0.1;
 /// Maximum plain steps that probes may cost at a time.
 const MAX_PROBE_BUDGET: f64 = 4.0;
@@ -301,8 +302,10 @@ impl Controller {
     /// minus net losses so far.
     fn allowance(&self, stats: &SequenceStats, plain: f64, length: SequenceLength) -> f64 {
         let share = MAX_LOSS * (stats.elapsed + self.expected_remaining(stats, length) * plain);
-        let most = MAX_SHARE_OF_ANSWER * self.possible_length(stats, length);
-        share + plain * self.slack.max(0.0).min(most) + stats.upfront_cost - stats.lost
+        let slack = self.slack.max(0.0);
+        let gained = self.lengths.map_or(1.0, |_| slack / MAX_SLACK);
+        let most = MAX_SHARE_OF_ANSWER * gained * self.possible_length(stats, length);
+        share + plain * slack.min(most) + stats.upfront_cost - stats.lost
     }
 
     /// Milliseconds that catch-up may cost beyond the allowance, if answers are long enough to earn

@@ -214,6 +214,21 @@ fn slack_grows_with_gains_and_losses_are_regained_with_time() {
 }
 
 #[test]
+fn what_one_answer_gained_is_not_lost_in_the_next() {
+    let mut controller = with_prior(0.5);
+    let answer = |lost| SequenceStats { elapsed: 13.0, lost, ..SequenceStats::default() };
+    let allowance =
+        |controller: &Controller| controller.allowance(&SequenceStats::default(), 1.0, UNKNOWN_LENGTH);
+    controller.on_finished(&answer(-1.4), &[], 13);
+    assert_eq!(controller.slack, 2.4);
+    let after_one = allowance(&controller);
+    assert!((after_one - 0.1 * 13.0 * 2.4 / 8.0).abs() < 1e-9, "{after_one}");
+    (0..4).for_each(|_| controller.on_finished(&answer(-1.4), &[], 13));
+    let after_five = allowance(&controller);
+    assert!((after_five - 0.1 * 13.0).abs() < 1e-9, "{after_five}");
+}
+
+#[test]
 fn similar_prompt_starts_with_the_statistics_of_the_last_answer() {
     let mut controller = with_prior(0.9);
     let (prompt, other) = ([7; 20], [8; 20]);
@@ -269,6 +284,9 @@ fn draft_depth_is_limited_by_the_allowance() {
     let spent = SequenceStats { lost: 1.0, ..SequenceStats::default() };
     assert_eq!(depth(&controller, &spent), None, "no excess in the first answer");
     controller.lengths = Some([DEFAULT_LENGTH; 2]);
+    assert_eq!(depth(&controller, &spent), None, "no answer has gained what this one lost");
+    let lost = MAX_SHARE_OF_ANSWER * DEFAULT_LENGTH / MAX_SLACK;
+    let spent = SequenceStats { lost, ..SequenceStats::default() };
     assert_eq!(depth(&controller, &spent), Some(2), "one token may exceed the allowance, or two");
     controller.slack = 0.0;
     assert_eq!(depth(&controller, &SequenceStats::default()), Some(1));
@@ -464,6 +482,7 @@ fn tokens_after_the_usual_end_are_not_drafted() {
     let mut controller = with_prior(1.0);
     let prompt = PrefixKey { salt: None, tokens: &[7; 20] };
     controller.on_finished(&SequenceStats::default(), prompt.tokens, 20);
+    controller.slack = MAX_SLACK;
     let stats = controller.new_sequence(prompt);
     let depth = |generated: usize| {
         let length = SequenceLength { generated, max_remaining: 1000 };
