@@ -157,8 +157,10 @@ def markdown(found):
         hardware = f"{machine['gpu']['name']} ({machine['threads']} threads of {machine['cpu']})"
     text = [f"# `auto` beside plain decoding and the best fixed choice: {found['name']}", "",
             f"{found['model']['name']} on {hardware},",
-            f"one request at a time, {found['rounds']} rounds, of chats {MORE_FIRST['chat']} and "
-            f"{MORE['chat']} times as many.",
+            "one request at a time, "
+            + " and ".join(f"{rounds} rounds of the {part} part" for part, rounds
+                           in found["rounds"].items())
+            + f", of chats {MORE_FIRST['chat']} and {MORE['chat']} times as many.",
             "Made by `benchmarks/speculation/auto.py`."]
     if found["others"] is not None:
         text += ["", f"Other programs took {found['others']:.0%} of the processors' time."]
@@ -199,8 +201,10 @@ def main():
         seconds = (time.monotonic() - started) * os.cpu_count()
         others = max(busy() - before - (own() - mine), 0.0) / seconds
     parts = {key: found[key] for key in ("first", "later") if key in found}
+    rounds = {part: args.rounds if args.part in (part, "both") else found["rounds"][part]
+              for part in parts}
     found = {"name": args.name, "lanner": report["lanner"], "machine": report["machine"],
-             "model": report["model"], "rounds": args.rounds, "others": others, **parts}
+             "model": report["model"], "rounds": rounds, "others": others, **parts}
     args.out.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(found, indent=1) + "\n")
     (args.out / f"{args.name}.md").write_text(markdown(found))

@@ -8,7 +8,7 @@
 
 template <int DIM, int ROWS>
 struct PromptChunk {
-    static constexpr int THREADS = 128, STAGES = 3, PART_OF_KEY = 8;
+    static constexpr int THREADS = 128, STAGES = 2, PART_OF_KEY = 16, FOURS = PART_OF_KEY / 4;
     // A warp has 32 queries, and 64 keys or the columns of its share.
     static constexpr int ACROSS = 4 / (ROWS / 32), KEYS = ACROSS * 64, PARTS = DIM / PART_OF_KEY;
     static constexpr int SHARE = DIM / ACROSS, COLUMNS = SHARE / 8;
@@ -16,21 +16,20 @@ struct PromptChunk {
     static constexpr int STAGE = KEYS * PART_OF_KEY, PIECE = STAGE / DIM;
     static_assert(PIECE % 8 == 0 && COLUMNS % 4 == 0 && KEY_BLOCK % KEYS == 0, "sizes");
 
-    // 16 bytes of key k are at place `four ^ k / 4 % 2`, 4 weights of it at place `fours ^ k % 8`: without
+    // 16 bytes of key k are at place `four ^ k / 2 % 4`, 4 weights of it at place `fours ^ k % 8`: without
     // conflicts of banks.
     __align__(16) float stages[STAGES][STAGE];
     __align__(16) float queries[DIM][ROWS];
     __align__(16) float weights[KEY_BLOCK][ROWS];
+    // The largest scores of a block, and then, in the first two rows, the factors that merge it.
     __align__(16) float maxima[ACROSS][ROWS];
-    // Factors that merge the current block, and the largest score and the sum so far.
-    __align__(16) float before[ROWS], now[ROWS], most[ROWS], all[ROWS];
-    // Keys that a query sees.
-    int visible[ROWS];
+    // The largest score and the sum so far.
+    __align__(16) float most[ROWS], all[ROWS];
 };
 
 constexpr int prompt_shared(int dim, int queries) {
     const int keys = 4 / (queries / 32) * 64;
-    return (3 * 8 * keys + dim * queries + 256 * queries + (keys / 64 + 5) * queries) * 4;
+    return (2 * 16 * keys + dim * queries + 256 * queries + (keys / 64 + 2) * queries) * 4;
 }
 
 // What a thread computes with a chunk.
@@ -38,6 +37,9 @@ template <int DIM, int ROWS>
 struct PromptThread {
     using Own = PromptChunk<DIM, ROWS>;
     Own& shared;
+    const AttentionRow& row;
+    // The chunk's first query, and the queries of a token that share a key head.
+    int first, group;
     // Keys and values of the sequence's head, as many as the chunk sees.
     const float *keys, *values;
     int end;
@@ -51,8 +53,10 @@ struct PromptThread {
     const float* next;
     int rows, left, next_base, next_pass, next_slot, slot;
 
-    __device__ __forceinline__ PromptThread(Own& shared, const AttentionRow& row, int head, int last_visible)
-        : shared(shared), end(last_visible), left(0), next_base(0), next_pass(0), next_slot(0), slot(0) {
+    __device__ __forceinline__ PromptThread(Own& shared, const AttentionRow& row, int head, int first, int group,
+                                            int last_visible)
+        : shared(shared), row(row), first(first), group(group), end(last_visible), left(0), next_base(0), next_pass(0),
+          next_slot(0), slot(0) {
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, across = warp % Own::ACROSS;
         const int over = (lane & 1) + (lane >> 4) * 2, along = lane >> 1 & 7;
         query = warp / Own::ACROSS * 32 + over * 4;
@@ -61,11 +65,17 @@ struct PromptThread {
         keys = row.keys + at, values = row.values + at;
     }
 
+    // Index `i` of a line's multiply-adds: neighbours share a number, also from one line to the next, so that fewer
+    // are read from registers at a time.
+    template <int COUNT>
+    __device__ __forceinline__ static constexpr int there_and_back(int line, int i) {
+        return line % 2 ? COUNT - 1 - i : i;
+    }
+
     __device__ __forceinline__ static int row_of(int query, int i) { return query + i % 4 + i / 4 * 16; }
 
     // Copies the chunk's queries, by columns; zeros beyond the row's tokens.
-    __device__ __forceinline__ void load(const AttentionRow& row, const float* q, int first, int head, int heads,
-                                         int group) {
+    __device__ __forceinline__ void load(const float* q, int head, int heads) {
 #pragma unroll 4
         for (int i = threadIdx.x; i < ROWS * DIM / 4; i += Own::THREADS) {
             // 16 queries and two fours of each in a warp.
@@ -79,10 +89,7 @@ struct PromptThread {
             shared.queries[column][r] = value.x, shared.queries[column + 1][r] = value.y;
             shared.queries[column + 2][r] = value.z, shared.queries[column + 3][r] = value.w;
         }
-        for (int r = threadIdx.x; r < ROWS; r += Own::THREADS) {
-            shared.most[r] = -INFINITY, shared.all[r] = 0;
-            shared.visible[r] = visible_keys(row, first + r, group, 0);
-        }
+        for (int r = threadIdx.x; r < ROWS; r += Own::THREADS) shared.most[r] = -INFINITY, shared.all[r] = 0;
         active = first + query / 32 * 32 < row.tokens * group;
         for (int i = 0; i < Own::STAGES - 1; i++) fetch();
     }
@@ -93,14 +100,14 @@ struct PromptThread {
         if (left > 0) {
             left--;
             constexpr int COPIES = Own::STAGE / 4 / Own::THREADS;
-            const int thread = threadIdx.x, own = thread / 2;
+            const int thread = threadIdx.x, own = thread / Own::FOURS;
             const u32 to = shared_address(shared.stages[next_slot]);
             if (next_pass > 0) {
-                const u32 place = to + (own * 2 + (thread & 1 ^ own >> 2 & 1)) * 16;
+                const u32 place = to + (own * Own::FOURS + (thread ^ own / 2) % Own::FOURS) * 16;
 #pragma unroll
                 for (int i = 0; i < COPIES; i++)
-                    if (i * Own::THREADS / 2 < rows)
-                        copy_16(place + i * Own::THREADS * 16, next + i * Own::THREADS / 2 * DIM);
+                    if (i * Own::THREADS / Own::FOURS < rows)
+                        copy_16(place + i * Own::THREADS * 16, next + i * Own::THREADS / Own::FOURS * DIM);
                 next += Own::PART_OF_KEY;
             } else {
 #pragma unroll
@@ -119,8 +126,8 @@ struct PromptThread {
         const int count = min(KEY_BLOCK, end - next_base), first = next_pass * Own::KEYS, thread = threadIdx.x;
         if (count <= 0) return;
         if (first < count) {
-            const int own = first + thread / 2;
-            next = keys + (size_t)(next_base + own) * DIM + (thread & 1) * 4;
+            const int own = first + thread / Own::FOURS;
+            next = keys + (size_t)(next_base + own) * DIM + thread % Own::FOURS * 4;
             rows = count - own, left = Own::PARTS, next_pass++;
         } else {
             next = values + (size_t)next_base * DIM + thread * 4;
@@ -139,10 +146,10 @@ struct PromptThread {
         return stage;
     }
 
-    // Dot products of the thread's queries and its keys from `first` of the block on.
-    __device__ __forceinline__ void multiply(int first, int count, float (&scores)[8][8]) {
-        const bool needed = active && first + key / 64 * 64 < count;
-        const int swap = key >> 2 & 1;
+    // Dot products of the thread's queries and its keys from `from_key` of the block on.
+    __device__ __forceinline__ void multiply(int from_key, int count, float (&scores)[8][8]) {
+        const bool needed = active && from_key + key / 64 * 64 < count;
+        const int swap = key / 2 % Own::FOURS;
 #pragma unroll
         for (int i = 0; i < 64; i++) (&scores[0][0])[i] = 0;
 #pragma unroll 1
@@ -151,10 +158,11 @@ struct PromptThread {
             if (!needed) continue;
             const float* x = &shared.queries[part * Own::PART_OF_KEY][query];
 #pragma unroll
-            for (int four = 0; four < 2; four++) {
+            for (int four = 0; four < Own::FOURS; four++) {
                 float4 own[8];
 #pragma unroll
-                for (int j = 0; j < 8; j++) own[j] = *(const float4*)(from + j * 64 + (four ^ swap) * 4);
+                for (int j = 0; j < 8; j++)
+                    own[j] = *(const float4*)(from + j * 8 * Own::PART_OF_KEY + (four ^ swap) * 4);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     float eight[8];
@@ -163,7 +171,10 @@ struct PromptThread {
                     for (int j = 0; j < 8; j++) {
                         const float y = i == 0 ? own[j].x : i == 1 ? own[j].y : i == 2 ? own[j].z : own[j].w;
 #pragma unroll
-                        for (int r = 0; r < 8; r++) scores[j][r] = __fmaf_rn(eight[r], y, scores[j][r]);
+                        for (int k = 0; k < 8; k++) {
+                            const int r = there_and_back<8>(j, k);
+                            scores[j][r] = __fmaf_rn(eight[r], y, scores[j][r]);
+                        }
                     }
                 }
             }
@@ -176,17 +187,20 @@ struct PromptThread {
         to[4] = second.x, to[5] = second.y, to[6] = second.z, to[7] = second.w;
     }
 
-    // The weights of the thread's key `j` from `first` on, and its queries: 4, and 4 at `place ^ 16`.
-    __device__ __forceinline__ float* weights_of(int first, int j, int half) const {
-        return &shared.weights[first + key + j * 8][(query ^ (key & 7) * 4) ^ half * 16];
+    // The weights of the thread's key `j` from `from_key` on, and its queries: 4, and 4 at `place ^ 16`.
+    __device__ __forceinline__ float* weights_of(int from_key, int j, int half) const {
+        return &shared.weights[from_key + key + j * 8][(query ^ (key & 7) * 4) ^ half * 16];
     }
 
     // Scales scores and hides those of keys that queries do not see; `largest` of all so far.
-    __device__ __forceinline__ void mask(int base, int first, int count, float scale, float (&scores)[8][8],
+    __device__ __forceinline__ void mask(int base, int from_key, int count, float scale, float (&scores)[8][8],
                                          float (&largest)[8]) {
+        int visible[8];
+#pragma unroll
+        for (int r = 0; r < 8; r++) visible[r] = visible_keys(row, first + row_of(query, r), group, 0);
 #pragma unroll
         for (int r = 0; r < 8; r++) {
-            const int seen = min(shared.visible[row_of(query, r)] - base, count) - first - key;
+            const int seen = min(visible[r] - base, count) - from_key - key;
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 scores[j][r] = j * 8 < seen ? scores[j][r] * scale : -INFINITY;
@@ -196,32 +210,33 @@ struct PromptThread {
     }
 
     // Scores in shared memory, where only this thread uses them for now.
-    __device__ __forceinline__ void store(int first, const float (&scores)[8][8]) {
+    __device__ __forceinline__ void store(int from_key, const float (&scores)[8][8]) {
 #pragma unroll
         for (int j = 0; j < 8; j++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const float* s = scores[j] + half * 4;
-                *(float4*)weights_of(first, j, half) = make_float4(s[0], s[1], s[2], s[3]);
+                *(float4*)weights_of(from_key, j, half) = make_float4(s[0], s[1], s[2], s[3]);
             }
     }
 
     // The thread's scores become numerators.
     __device__ __forceinline__ void exponentiate(int count, const float (&largest)[8]) {
-        const auto numerator = [](float score, float most) {
-            return score == -INFINITY ? 0.0f : exact_exp(score - most);
-        };
+        // Where no key is visible, every numerator is 0.
+        float most[8];
+#pragma unroll
+        for (int r = 0; r < 8; r++) most[r] = largest[r] == -INFINITY ? 0.0f : largest[r];
 #pragma unroll 1
-        for (int first = 0; first < count; first += Own::KEYS) {
+        for (int from_key = 0; from_key < count; from_key += Own::KEYS) {
 #pragma unroll 2
             for (int j = 0; j < 8; j++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    float4& s = *(float4*)weights_of(first, j, half);
-                    const float* most = largest + half * 4;
+                    float4& s = *(float4*)weights_of(from_key, j, half);
                     const float4 four = s;
-                    s = make_float4(numerator(four.x, most[0]), numerator(four.y, most[1]), numerator(four.z, most[2]),
-                                    numerator(four.w, most[3]));
+                    s = make_float4(exact_exp_of_negative(four.x - most[half * 4]), exact_exp_of_negative(four.y - most[half * 4 + 1]),
+                                    exact_exp_of_negative(four.z - most[half * 4 + 2]),
+                                    exact_exp_of_negative(four.w - most[half * 4 + 3]));
                 }
         }
     }
@@ -270,20 +285,19 @@ struct PromptThread {
     __device__ __forceinline__ void sum_weights(int base, int keys) {
         const int lane = threadIdx.x & 15;
 #pragma unroll 1
-        for (int first = threadIdx.x / 16 * 4; first < ROWS; first += Own::THREADS / 16 * 4) {
+        for (int four = threadIdx.x / 16 * 4; four < ROWS; four += Own::THREADS / 16 * 4) {
             float sums[4] = {};
-            const float* from = &shared.weights[lane][first ^ (lane & 7) * 4];
+            const float* from = &shared.weights[lane][four ^ (lane & 7) * 4];
 #pragma unroll 8
             for (int i = 0; i < keys; i += 16) {
-                const float4 four = *(const float4*)(from + i * ROWS);
-                sums[0] = sums[0] + four.x, sums[1] = sums[1] + four.y;
-                sums[2] = sums[2] + four.z, sums[3] = sums[3] + four.w;
+                const float4 own = *(const float4*)(from + i * ROWS);
+                sums[0] = sums[0] + own.x, sums[1] = sums[1] + own.y;
+                sums[2] = sums[2] + own.z, sums[3] = sums[3] + own.w;
             }
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                sums[i] = reduce_16(sums[i]);
-                if (lane == i) merge(first + i, sums[i], shared.visible[first + i] > base);
-            }
+            for (int i = 0; i < 4; i++) sums[i] = reduce_16(sums[i]);
+            const float sum = lane == 0 ? sums[0] : lane == 1 ? sums[1] : lane == 2 ? sums[2] : sums[3];
+            if (lane < 4) merge(four + lane, sum, visible_keys(row, first + four + lane, group, base) > 0);
         }
     }
 
@@ -296,23 +310,42 @@ struct PromptThread {
             shared.all[r] = __fmaf_rn(old, shared.all[r], added * sum);
             shared.most[r] = highest;
         }
-        shared.before[r] = old, shared.now[r] = added;
+        shared.maxima[0][r] = old, shared.maxima[1][r] = added;
     }
 
-    // A value's numbers of the thread's columns, times its weights.
-    __device__ __forceinline__ void add_value(const float* from, const float* first, const float* second,
-                                              float (&own)[8][Own::COLUMNS]) {
+    // A value's numbers of the thread's columns, and its weights.
+    struct Value {
+        float4 columns[Own::COLUMNS / 4];
+        float weights[8];
+    };
+
+    __device__ __forceinline__ static void load(Value& value, const float* from, const float* first,
+                                                const float* second) {
+#pragma unroll
+        for (int c = 0; c < Own::COLUMNS / 4; c++) value.columns[c] = *(const float4*)(from + c * 32);
         const float4 a = *(const float4*)first, b = *(const float4*)second;
-        const float weight[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        value.weights[0] = a.x, value.weights[1] = a.y, value.weights[2] = a.z, value.weights[3] = a.w;
+        value.weights[4] = b.x, value.weights[5] = b.y, value.weights[6] = b.z, value.weights[7] = b.w;
+    }
+
+    // Loads value `k` of a whole stage. Bit 4 of `query` is 0: the place of a key's weights is that of its last two
+    // bits, or 16 after it.
+    __device__ __forceinline__ void load(Value& value, const float* from, const float* weights, int k) const {
+        const float* place = weights + (query ^ k % 4 * 4) + k * ROWS;
+        const int far = k % 8 / 4 * 16;
+        load(value, from + k * DIM, place + far, place + 16 - far);
+    }
+
+    __device__ __forceinline__ static void add(const Value& value, float (&own)[8][Own::COLUMNS]) {
 #pragma unroll
-        for (int c = 0; c < Own::COLUMNS; c += 4) {
-            const float4 four = *(const float4*)(from + c * 8);
-            const float value[4] = {four.x, four.y, four.z, four.w};
+        for (int r = 0; r < 8; r++)
 #pragma unroll
-            for (int r = 0; r < 8; r++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) own[r][c + i] = __fmaf_rn(weight[r], value[i], own[r][c + i]);
-        }
+            for (int k = 0; k < Own::COLUMNS; k++) {
+                const int c = there_and_back<Own::COLUMNS>(r, k);
+                const float4& four = value.columns[c / 4];
+                const float column = c % 4 == 0 ? four.x : c % 4 == 1 ? four.y : c % 4 == 2 ? four.z : four.w;
+                own[r][c] = __fmaf_rn(value.weights[r], column, own[r][c]);
+            }
     }
 
     // Adds the block's values to the thread's columns of its queries.
@@ -320,30 +353,48 @@ struct PromptThread {
         float own[8][Own::COLUMNS];
 #pragma unroll
         for (int i = 0; i < 8 * Own::COLUMNS; i++) (&own[0][0])[i] = 0;
+        if (!active) {
 #pragma unroll 1
-        for (int piece = 0; piece < count; piece += Own::PIECE) {
+            for (int piece = 0; piece < count; piece += Own::PIECE) enter();
+            return;
+        }
+        const int whole = count / Own::PIECE * Own::PIECE;
+        if (whole > 0) {
             const float* from = enter() + column;
-            const float* weights = shared.weights[piece];
-            const int left = count - piece;
-            if (!active) continue;
-            if (left >= Own::PIECE) {
-#pragma unroll
-                for (int k = 0; k < Own::PIECE; k++) {
-                    // Bit 4 of `query` is 0: the place of key k is that of its last two bits, or 16 after it.
-                    const float* place = weights + (query ^ k % 4 * 4);
-                    const int far = k * ROWS + k % 8 / 4 * 16, near = k * ROWS + 16 - k % 8 / 4 * 16;
-                    add_value(from + k * DIM, place + far, place + near, own);
-                }
-            } else {
+            Value even, odd;
+            load(even, from, shared.weights[0], 0);
 #pragma unroll 1
-                for (int k = 0; k < left; k++) {
-                    const float* place = weights + k * ROWS;
-                    add_value(from + k * DIM, place + (query ^ k % 8 * 4), place + (query ^ 16 ^ k % 8 * 4), own);
+            for (int piece = 0; piece < whole; piece += Own::PIECE) {
+#pragma unroll 1
+                for (int eight = 0; eight < Own::PIECE; eight += 8) {
+                    const float* weights = shared.weights[piece + eight];
+#pragma unroll
+                    for (int k = 0; k < 8; k += 2) {
+                        load(odd, from, weights, k + 1);
+                        add(even, own);
+                        if (k < 6) {
+                            load(even, from, weights, k + 2);
+                        } else if (piece + eight + 8 < whole) {
+                            from = eight + 8 < Own::PIECE ? from + 8 * DIM : enter() + column;
+                            load(even, from, weights + 8 * ROWS, 0);
+                        }
+                        add(odd, own);
+                    }
                 }
             }
         }
+        if (whole < count) {
+            const float* from = enter() + column;
+#pragma unroll 1
+            for (int k = 0; k < count - whole; k++) {
+                const float* place = shared.weights[whole + k];
+                Value value;
+                load(value, from + k * DIM, place + (query ^ k % 8 * 4), place + (query ^ 16 ^ k % 8 * 4));
+                add(value, own);
+            }
+        }
         float old[8], added[8];
-        load_queries(old, shared.before + query), load_queries(added, shared.now + query);
+        load_queries(old, shared.maxima[0] + query), load_queries(added, shared.maxima[1] + query);
 #pragma unroll
         for (int r = 0; r < 8; r++)
 #pragma unroll
@@ -351,8 +402,8 @@ struct PromptThread {
     }
 
     // Writes the chunk's outputs, through the memory of weights.
-    __device__ __forceinline__ void write(const AttentionRow& row, float* out, int first, int head, int heads,
-                                          int group, const float (&sums)[8][Own::COLUMNS], const OutputGates& gates) {
+    __device__ __forceinline__ void write(float* out, int head, int heads, const float (&sums)[8][Own::COLUMNS],
+                                          const OutputGates& gates) {
         static_assert(DIM <= KEY_BLOCK, "outputs have room");
         float* place = &shared.weights[0][0];
         __syncthreads();
@@ -391,8 +442,8 @@ __device__ __forceinline__ void attend_prompt(const AttentionRows& rows, const f
     const AttentionRow& row = row_of_chunk(rows, chunk);
     const int first = (chunk - row.first_chunk) * ROWS, last = min(first + ROWS, row.tokens * group) - 1;
     const int end = visible_keys(row, last, group, 0);
-    PromptThread<DIM, ROWS> own(*(Own*)memory, row, head, end);
-    own.load(row, q, first, head, heads, group);
+    PromptThread<DIM, ROWS> own(*(Own*)memory, row, head, first, group, end);
+    own.load(q, head, heads);
     float sums[8][Own::COLUMNS];
 #pragma unroll
     for (int i = 0; i < 8 * Own::COLUMNS; i++) (&sums[0][0])[i] = 0;
@@ -402,7 +453,7 @@ __device__ __forceinline__ void attend_prompt(const AttentionRows& rows, const f
         own.weigh(base, count, scale);
         own.add_values(count, sums);
     }
-    own.write(row, out, first, head, heads, group, sums, gates);
+    own.write(out, head, heads, sums, gates);
 }
 
 #define ATTEND_PROMPT(dim, queries)                                                                          \

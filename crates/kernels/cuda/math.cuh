@@ -3,10 +3,11 @@
 #pragma once
 #include "common.cuh"
 
-// `fraction` and `power` of exp(x) = (1 + fraction) * power.
+// `fraction` and `power` of exp(x) = (1 + fraction) * power. With `NEGATIVE`, x is at most 0 or NaN.
+template <bool NEGATIVE = false>
 __device__ __forceinline__ void exp_parts(float x, float& fraction, float& power) {
     // Comparisons keep NaN.
-    const float clamped = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);
+    const float clamped = x < -87.0f ? -87.0f : (!NEGATIVE && x > 88.0f ? 88.0f : x);
     const float rounded = __fmaf_rn(clamped, 1.44269504f, 12582912.0f);
     const float n = rounded - 12582912.0f;
     const float r = __fmaf_rn(n, 2.1219444e-4f, __fmaf_rn(n, -0.6933594f, clamped));
@@ -23,6 +24,13 @@ __device__ __forceinline__ void exp_parts(float x, float& fraction, float& power
 __device__ __forceinline__ float exact_exp(float x) {
     float fraction, power;
     exp_parts(x, fraction, power);
+    return x < -87.0f ? 0.0f : (fraction + 1.0f) * power;
+}
+
+// exp(x) for x <= 0, with fewer instructions.
+__device__ __forceinline__ float exact_exp_of_negative(float x) {
+    float fraction, power;
+    exp_parts<true>(x, fraction, power);
     return x < -87.0f ? 0.0f : (fraction + 1.0f) * power;
 }
 

@@ -380,5 +380,5 @@ pub const fn prompt_queries(dim: usize) -> usize {
 pub const fn prompt_shared(dim: usize) -> usize {
     let rows = prompt_queries(dim);
     let keys = 4 / (rows / 32) * 64;
-    (3 * 8 * keys + dim * rows + 256 * rows + (keys / 64 + 5) * rows) * 4
+    (2 * 16 * keys + dim * rows + 256 * rows + (keys / 64 + 2) * rows) * 4
 }
