@@ -158,9 +158,9 @@ def markdown(found):
     text = [f"# `auto` beside plain decoding and the best fixed choice: {found['name']}", "",
             f"{found['model']['name']} on {hardware},",
             "one request at a time, "
-            + " and ".join(f"{rounds} rounds of the {part} part" for part, rounds
-                           in found["rounds"].items())
-            + f", of chats {MORE_FIRST['chat']} and {MORE['chat']} times as many.",
+            + ", ".join(f"{rounds} rounds of the {part} part" for part, rounds
+                        in found["rounds"].items()) + ",",
+            f"of chats {MORE_FIRST['chat']} and {MORE['chat']} times as many.",
             "Made by `benchmarks/speculation/auto.py`."]
     if found["others"] is not None:
         text += ["", f"Other programs took {found['others']:.0%} of the processors' time."]

@@ -1,7 +1,7 @@
 // Attention of prompts (attention.cuh): as in attention_many.cu, but a thread has 8 times 8 scores, then 8
 // queries and up to 8 columns of the outputs, so that it reads less shared memory for a multiply-add.
 //
-// Copies bring stages in the order of their use: parts of 8 numbers of all keys of a pass, then some values.
+// Copies bring stages in the order of their use: parts of 16 numbers of all keys of a pass, then some values.
 // Lanes of a warp are 4 over queries and 8 over keys or columns; a load of 16 bytes takes no longer where
 // neighbouring lanes, or every other one, read the same: bits 0 and 4 of a lane are those over queries.
 #include "attention.cuh"
@@ -27,6 +27,7 @@ struct PromptChunk {
     __align__(16) float most[ROWS], all[ROWS];
 };
 
+// Two chunks with heads of 128 take all shared memory of a Hopper multiprocessor.
 constexpr int prompt_shared(int dim, int queries) {
     const int keys = 4 / (queries / 32) * 64;
     return (2 * 16 * keys + dim * queries + 256 * queries + (keys / 64 + 2) * queries) * 4;
