@@ -159,8 +159,8 @@ def markdown(found):
             f"{found['model']['name']} on {hardware},",
             "one request at a time, "
             + ", ".join(f"{rounds} rounds of the {part} part" for part, rounds
-                        in found["rounds"].items()) + ",",
-            f"of chats {MORE_FIRST['chat']} and {MORE['chat']} times as many.",
+                        in found["rounds"].items()) + ".",
+            f"Chats get {MORE_FIRST['chat']} and {MORE['chat']} times as many rounds.",
             "Made by `benchmarks/speculation/auto.py`."]
     if found["others"] is not None:
         text += ["", f"Other programs took {found['others']:.0%} of the processors' time."]

@@ -196,12 +196,10 @@ struct PromptThread {
     // Scales scores and hides those of keys that queries do not see; `largest` of all so far.
     __device__ __forceinline__ void mask(int base, int from_key, int count, float scale, float (&scores)[8][8],
                                          float (&largest)[8]) {
-        int visible[8];
-#pragma unroll
-        for (int r = 0; r < 8; r++) visible[r] = visible_keys(row, first + row_of(query, r), group, 0);
 #pragma unroll
         for (int r = 0; r < 8; r++) {
-            const int seen = min(visible[r] - base, count) - from_key - key;
+            const int visible = visible_keys(row, first + row_of(query, r), group, base);
+            const int seen = min(visible, count) - from_key - key;
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 scores[j][r] = j * 8 < seen ? scores[j][r] * scale : -INFINITY;
@@ -235,9 +233,9 @@ struct PromptThread {
                 for (int half = 0; half < 2; half++) {
                     float4& s = *(float4*)weights_of(from_key, j, half);
                     const float4 four = s;
-                    s = make_float4(exact_exp_of_negative(four.x - most[half * 4]), exact_exp_of_negative(four.y - most[half * 4 + 1]),
-                                    exact_exp_of_negative(four.z - most[half * 4 + 2]),
-                                    exact_exp_of_negative(four.w - most[half * 4 + 3]));
+                    s = make_float4(exact_exp<true>(four.x - most[half * 4]), exact_exp<true>(four.y - most[half * 4 + 1]),
+                                    exact_exp<true>(four.z - most[half * 4 + 2]),
+                                    exact_exp<true>(four.w - most[half * 4 + 3]));
                 }
         }
     }

@@ -20,17 +20,11 @@ __device__ __forceinline__ void exp_parts(float x, float& fraction, float& power
     power = __uint_as_float((__float_as_uint(rounded) << 23) + (127u << 23));
 }
 
-// exp(x) for x <= 0 or moderate.
+// exp(x) for x <= 0 or moderate; with `NEGATIVE` as for exp_parts, by fewer instructions.
+template <bool NEGATIVE = false>
 __device__ __forceinline__ float exact_exp(float x) {
     float fraction, power;
-    exp_parts(x, fraction, power);
-    return x < -87.0f ? 0.0f : (fraction + 1.0f) * power;
-}
-
-// exp(x) for x <= 0, with fewer instructions.
-__device__ __forceinline__ float exact_exp_of_negative(float x) {
-    float fraction, power;
-    exp_parts<true>(x, fraction, power);
+    exp_parts<NEGATIVE>(x, fraction, power);
     return x < -87.0f ? 0.0f : (fraction + 1.0f) * power;
 }
 

@@ -56,7 +56,7 @@ const INITIAL_SLACK: f64 = 1.0;
 const MAX_SLACK: f64 = 8.0;
 /// Share of an answer's expected time that past gains let its drafts cost at their maximum
 /// ([`MAX_SLACK`]), and less in proportion below it: short answers do not earn catch-up back, and
-/// what one answer gained says little about the next.
+/// the gain of one answer says little about the next one.
 const MAX_SHARE_OF_ANSWER: f64 = 0.1;
 /// Maximum plain steps that probes may cost at a time.
 const MAX_PROBE_BUDGET: f64 = 4.0;

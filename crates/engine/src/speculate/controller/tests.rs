@@ -193,12 +193,15 @@ fn short_answers_pay_once_for_rejected_drafts() {
     }
 }
 
+/// Plain steps that drafts may cost a new sequence.
+fn allowance(controller: &Controller) -> f64 {
+    controller.allowance(&SequenceStats::default(), 1.0, UNKNOWN_LENGTH)
+}
+
 #[test]
 fn slack_grows_with_gains_and_losses_are_regained_with_time() {
     let mut controller = with_prior(0.5);
     let of = |elapsed, lost| SequenceStats { elapsed, lost, ..SequenceStats::default() };
-    let allowance =
-        |controller: &Controller| controller.allowance(&SequenceStats::default(), 1.0, UNKNOWN_LENGTH);
     assert_eq!(allowance(&controller), 1.0, "one step");
     controller.on_finished(&of(10.0, 3.0), &[], 10);
     assert_eq!(allowance(&controller), 0.0);
@@ -217,8 +220,6 @@ fn slack_grows_with_gains_and_losses_are_regained_with_time() {
 fn what_one_answer_gained_is_not_lost_in_the_next() {
     let mut controller = with_prior(0.5);
     let answer = |lost| SequenceStats { elapsed: 13.0, lost, ..SequenceStats::default() };
-    let allowance =
-        |controller: &Controller| controller.allowance(&SequenceStats::default(), 1.0, UNKNOWN_LENGTH);
     controller.on_finished(&answer(-1.4), &[], 13);
     assert_eq!(controller.slack, 2.4);
     let after_one = allowance(&controller);
