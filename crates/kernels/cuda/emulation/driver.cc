@@ -49,6 +49,7 @@ struct Block {
     Exchange exchanges[32];
     // Threads that have arrived, and how often all have: of the block, of each warp, of each named barrier.
     unsigned arrived[49], rounds[49];
+    std::vector<PendingCopy> copies;
 };
 
 std::vector<Fiber> fibers;
@@ -139,6 +140,11 @@ void run_blocks(const std::vector<Index>& indices, unsigned threads) {
             switch_fiber(&scheduler, fibers[current].stack);
         }
     }
+    for (size_t b = 0; b < indices.size(); b++) {
+        if (blocks[b].copies.empty()) continue;
+        fprintf(stderr, "a block ended before its copies\n");
+        abort();
+    }
 }
 
 template <class... A, size_t... I>
@@ -180,6 +186,7 @@ void sync_block() { sync(0, blockDim.x); }
 void sync_warp() { sync(1 + threadIdx.x / 32, 32); }
 void sync_threads(int barrier, int count) { sync(33 + barrier, count); }
 PendingProducts& own_products() { return fibers[current].products; }
+std::vector<PendingCopy>& own_copies() { return own_block().copies; }
 Exchange& own_warp() { return own_block().exchanges[threadIdx.x / 32]; }
 
 extern "C" {

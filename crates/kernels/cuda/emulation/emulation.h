@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #define __device__
 #define __global__
@@ -158,8 +159,31 @@ inline void barrier_expect(unsigned address, unsigned bytes) {
     barrier_at(address).bytes += bytes;
     barrier_arrive(address);
 }
+
+// A bulk copy that was started.
+struct PendingCopy {
+    unsigned to;
+    const void* from;
+    unsigned bytes, barrier;
+};
+std::vector<PendingCopy>& own_copies();
+
+// Copies end late and in any order, as those of a GPU may: when a thread waits for a barrier, one of its block's copies
+// ends, or none.
+inline void end_a_copy() {
+    static unsigned random = 1;
+    random = random * 1664525 + 1013904223;
+    auto& copies = own_copies();
+    if (copies.empty() || random >> 31) return;
+    std::swap(copies[(random >> 8) % copies.size()], copies.back());
+    const PendingCopy copy = copies.back();
+    copies.pop_back();
+    memcpy(emulated_shared + copy.to, copy.from, copy.bytes);
+    barrier_at(copy.barrier).bytes -= copy.bytes;
+    barrier_check(barrier_at(copy.barrier));
+}
 inline void barrier_wait(unsigned address, unsigned parity) {
-    while (barrier_at(address).phase == parity) yield_thread();
+    while (barrier_at(address).phase == parity) end_a_copy(), yield_thread();
 }
 inline unsigned long long evict_first() { return 0; }
 inline unsigned long long evict_last() { return 0; }
@@ -168,9 +192,7 @@ inline void bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned ba
         fprintf(stderr, "a bulk copy of %u bytes is not aligned\n", bytes);
         abort();
     }
-    memcpy(emulated_shared + to, from, bytes);
-    barrier_at(barrier).bytes -= bytes;
-    barrier_check(barrier_at(barrier));
+    own_copies().push_back({to, from, bytes, barrier});
 }
 inline void prefetch(const void*, unsigned) {}
 inline void copy_16(unsigned to, const void* from) {
