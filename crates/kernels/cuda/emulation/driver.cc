@@ -140,8 +140,8 @@ void run_blocks(const std::vector<Index>& indices, unsigned threads) {
             switch_fiber(&scheduler, fibers[current].stack);
         }
     }
-    for (size_t b = 0; b < indices.size(); b++) {
-        if (blocks[b].copies.empty()) continue;
+    for (const Block& block : blocks) {
+        if (block.copies.empty()) continue;
         fprintf(stderr, "a block ended before its copies\n");
         abort();
     }

@@ -1,6 +1,7 @@
 // The part of CUDA that the kernels use, for g++: a thread is a fiber; a block runs after
 // another, and all of a cooperative launch together. Finds
-// wrong indices, missing barriers and misaligned copies; knows nothing of caches, registers or time.
+// wrong indices, missing barriers, misaligned copies and data used before it is there; knows nothing of caches,
+// registers or time.
 #pragma once
 #define EMULATED
 
