@@ -179,7 +179,7 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
         part.fetch();
         commit_copies();
         wait_for_copies<0>();
-        __syncthreads();
+        sync_threads(0, THREADS);
         while (has) {
             const float* query = shared.queries[(at - quad) * QUAD + lane % QUAD];
             const float score = dot<DIM>(query, shared.keys[warp][lane / QUAD]);
@@ -194,7 +194,7 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
             wait_for_copies<0>();
             __syncwarp();
         }
-        __syncthreads();
+        sync_threads(0, THREADS);
         first = end;
     }
 }

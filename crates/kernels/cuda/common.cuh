@@ -137,8 +137,26 @@ __device__ __forceinline__ u32 load_acquire(const u32* from) {
 __device__ __forceinline__ u32 max_of_warp(u32 x) { return __reduce_max_sync(0xffffffffu, x); }
 __device__ __forceinline__ int sum_of_warp(int x) { return __reduce_add_sync(0xffffffffu, x); }
 
-// Called while polling shared memory.
+// Called while polling shared memory: once in a while, or soon again.
+__device__ __forceinline__ void pause() { asm volatile("nanosleep.u32 64;"); }
 __device__ __forceinline__ void relax() {}
+
+// A count of clock cycles, which overflows.
+__device__ __forceinline__ u32 clock_cycles() {
+    u32 cycles;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(cycles));
+    return cycles;
+}
+
+// Registers of each thread of a warpgroup, which gives some back or takes them.
+template <int REGISTERS>
+__device__ __forceinline__ void give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS>
+__device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
 
 // c[16 features][8 columns] += a[16][32] u8 * b[32][8] s8, exact.
 __device__ __forceinline__ void mma_u8_s8(int* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {

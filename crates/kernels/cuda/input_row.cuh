@@ -12,6 +12,8 @@ struct InputRow {
     // A norm is over each `dim` inputs: all of them, or a multiple of GROUP. 0: no norm.
     int dim;
     float eps;
+    // Whether the operation before this one does not write the gates: for operations of a persistent kernel.
+    int has_early_gates;
 
     // Whether a norm is over a part of the row.
     __device__ __forceinline__ bool has_parts() const { return dim && dim < inputs; }
@@ -47,7 +49,7 @@ struct OwnInputs {
 template <int WARPS>
 __device__ __forceinline__ float norm_factors(const InputRow& from, const float* row, float* sums, float2* steps) {
     if (!from.has_parts()) return cta_row_factor<WARPS>(row, from.dim, from.eps, sums);
-    __syncthreads();
+    sync_threads(0, 32 * WARPS);
     const int lane = thread_index() & 31, warp = thread_index() >> 5;
     const int norms = from.inputs / from.dim, each = from.dim / GROUP;
 #pragma unroll 1
@@ -57,7 +59,7 @@ __device__ __forceinline__ float norm_factors(const InputRow& from, const float*
         if (norm < norms)
             for (int i = lane & 15; i < each; i += 16) steps[norm * each + i].x = factor;
     }
-    __syncthreads();
+    sync_threads(0, 32 * WARPS);
     return 1.0f;
 }
 

@@ -153,10 +153,10 @@ __device__ __forceinline__ float cta_row_factor(const float* row, int length, fl
 #pragma unroll 1
     for (int first = 0; first < length; first += HALVES * NORM_BLOCK) {
         // The row is complete, and sums of the round before have been read.
-        __syncthreads();
+        sync_threads(0, 32 * WARPS);
         const float own = sum_of_squares(row + first + at, length - first - at);
         if ((thread_index() & 15) == 0) sums[half] = own;
-        __syncthreads();
+        sync_threads(0, 32 * WARPS);
         // Those beyond the last block are zeros.
         const int blocks = min((length - first + NORM_BLOCK - 1) / NORM_BLOCK, HALVES);
 #pragma unroll 4

@@ -1,8 +1,7 @@
 // A step of decoding as one launch: CTAs that stay execute a list of operations, each after all CTAs have finished
 // the one before. Each operation computes what the kernel of its own (skinny.cu, heads.cu and so on) computes.
 //
-// Weights do not depend on operations before them: each warp copies those of its next jobs into its ring while
-// earlier operations run and CTAs wait for each other, across operations.
+// Weights do not depend on operations before them: a warp of its own copies them to shared memory (load_weights.cuh).
 #include "delta_token.cuh"
 #include "embed.cuh"
 #include "heads.cuh"
@@ -67,19 +66,19 @@ __device__ __forceinline__ void delta_operation(unsigned char* scratch, Argument
             shared.rates[0] = exact_exp(rate * softplus(a[head] + bias));
             shared.rates[1] = sigmoid(b[head]);
         }
-        __syncthreads();
+        sync_step();
         if (thread < 64) {
             const bool is_key = thread >= 32;
             const float factor = row_factor(shared.channels + is_key * DIM, DIM, is_key ? sizes.key_eps : sizes.query_eps);
             if ((thread & 31) == 0) shared.factors[is_key] = factor;
         }
-        __syncthreads();
+        sync_step();
         if (thread < 2 * DIM) {
             const bool is_key = thread >= DIM;
             shared.channels[thread] = shared.channels[thread] * shared.factors[is_key] *
                                       (is_key ? sizes.key_weight : sizes.query_weight);
         }
-        __syncthreads();
+        sync_step();
         if (has_row) {
             const float decay = shared.rates[0], beta = shared.rates[1];
             const float* q = shared.channels + lane;
@@ -99,7 +98,7 @@ __device__ __forceinline__ void delta_operation(unsigned char* scratch, Argument
             const float output = sum_lanes(__fadd_rn(sums[0], sums[1]));
             if (lane == 0) out[head * DIM + part * DELTA_VALUES + thread / 8] = output;
         }
-        __syncthreads();
+        sync_step();
     }
 }
 
@@ -230,12 +229,11 @@ __device__ __forceinline__ void execute(int kind, unsigned char* scratch, Argume
 
 // `operations` are those of the step, the first two of these bytes; `products` the weights of its `count` products.
 // `finished` counts CTAs that have finished an operation, from `before` on. Grid: at most the multiprocessors.
-extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(LAUNCH_THREADS, 1)
     persistent(const unsigned char* operations, int first_bytes, int second_bytes, const ProductWeights* products,
                int count, u32* finished, u32 before) {
     DYNAMIC_SHARED(memory);
     StepShared& shared = *(StepShared*)memory;
-    WeightStream stream;
     const u32 operation_barrier = shared_address(shared.operation_barriers);
     auto fetch = [&](int bytes, int slot) {
         const u32 barrier = operation_barrier + slot * 8;
@@ -245,30 +243,32 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1)
     };
     if (thread_index() == 0) {
         shared.next_operation = operations;
+        shared.loaded = shared.first_slot = shared.slots = 0;
 #pragma unroll 1
-        for (int i = 0; i < STEP_WARPS * RING_DEPTH; i++) barrier_init(shared_address(shared.ring_barriers + i), 1);
+        for (int i = 0; i < SLOTS; i++) {
+            barrier_init(shared_address(shared.full_barriers + i), 1);
+            barrier_init(shared_address(shared.empty_barriers + i), SLOT_JOBS);
+        }
         for (int i = 0; i < OPERATIONS_KNOWN; i++) barrier_init(operation_barrier + i * 8, 1);
         barrier_fence();
+    }
+    __syncthreads();
+    if (thread_index() >= STEP_THREADS) {
+        give_registers<LOADING_REGISTERS>();
+        if (thread_index() == STEP_THREADS) load_weights(shared, SlotStream(products, count));
+        if (thread_index() == STEP_THREADS + 32) prefetch_weights(shared, SlotStream(products, count));
+        return;
+    }
+    take_registers<STEP_REGISTERS>();
+    if (thread_index() == 0) {
         fetch(first_bytes, 0);
         if (second_bytes) fetch(second_bytes, 1);
     }
-    constexpr int WORDS = sizeof(ProductWeights) / 8;
-    auto know = [&](int product) {
-        if (thread_index() >= 32) return;
-        ProductWeights& to = shared.products[product % PRODUCTS_KNOWN];
-        if (thread_index() < WORDS) ((u64*)&to)[thread_index()] = ((const u64*)(products + product))[thread_index()];
-        __syncwarp();
-        if (thread_index() == 0) to.jobs = own_jobs(to.all_tiles, to.segments);
-    };
-    int known = min(count, PRODUCTS_KNOWN), done = 0;
-    for (int i = 0; i < known; i++) know(i);
-    __syncthreads();
     PreviousOperation wait = {finished, before};
     int slot = 0;
     u32 parity = 0;
 #pragma unroll 1
     for (bool more = true; more;) {
-        stream.fill(shared, known);
         barrier_wait(operation_barrier + slot * 8, parity);
         const OperationHead head = *(const OperationHead*)shared.operations[slot];
         more = head.next != 0;
@@ -276,15 +276,11 @@ extern "C" __global__ void __launch_bounds__(STEP_THREADS, 1)
         if (thread_index() == 0 && head.after) fetch(head.after, slot == 0 ? OPERATIONS_KNOWN - 1 : slot - 1);
         const ArgumentReader arguments = {shared.operations[slot] + sizeof(OperationHead)};
         if (head.kind <= PRODUCT_OF_INTEGERS) {
-            // The place of the product before this one is free.
-            const bool another = done > 0 && known < count;
-            if (another) know(known);
-            product_operation(shared, stream, head.kind, arguments, wait, done, known);
-            known += another, done++;
+            product_operation(shared, head.kind, arguments, wait);
         } else {
             execute(head.kind, shared.scratch(), arguments, wait);
         }
-        __syncthreads();
+        sync_step();
         if (thread_index() == 0) add_release(finished, 1);
         wait.target += gridDim.x;
         if (++slot == OPERATIONS_KNOWN) slot = 0, parity ^= 1;

@@ -2,11 +2,16 @@
 #pragma once
 #include "attention_token.cuh"
 
-constexpr int STEP_WARPS = 16, STEP_THREADS = STEP_WARPS * 32;
-// Segments of weights in a warp's ring.
-constexpr int RING_DEPTH = 2;
-// Bytes of an operation, and products whose weights' places are known, both at most.
-constexpr int OPERATION_BYTES = 1024, PRODUCTS_KNOWN = 8, OPERATIONS_KNOWN = 3;
+// Warps that compute, and all of them: one of the others loads weights, one prefetches them, two do nothing, as
+// registers are given and taken by four warps at a time.
+constexpr int STEP_WARPS = 16, STEP_THREADS = STEP_WARPS * 32, LAUNCH_THREADS = STEP_THREADS + 128;
+// Registers of their threads. A launch takes 96 for each of LAUNCH_THREADS, which they share.
+constexpr int STEP_REGISTERS = 112, LOADING_REGISTERS = 32;
+static_assert(STEP_THREADS * STEP_REGISTERS + 128 * LOADING_REGISTERS <= LAUNCH_THREADS * 96, "registers suffice");
+// Slots of weights in shared memory, each for some jobs of a product.
+constexpr int SLOTS = 8, SLOT_JOBS = 4, SLOT_BYTES = SLOT_JOBS * BLOCK_BYTES;
+// Bytes of an operation at most, and operations that are there at once.
+constexpr int OPERATION_BYTES = 1024, OPERATIONS_KNOWN = 3;
 // Tiles of a product whose segments are added up at the same time.
 constexpr int TILES_OPEN = 4;
 
@@ -41,27 +46,31 @@ struct OperationHead {
 struct ProductWeights {
     const u8* weights[MAX_PARTS];
     int tiles[MAX_PARTS];
-    // `jobs` of this CTA, each a segment of a tile, is computed once the rest is known.
-    int all_tiles, segments, jobs, padding;
+    // Of all parts, and of a tile.
+    int all_tiles, segments;
 };
 
 struct StepShared {
-    u64 ring_barriers[STEP_WARPS * RING_DEPTH];
+    // Of slots whose weights are there, and of slots whose weights have been used.
+    u64 full_barriers[SLOTS], empty_barriers[SLOTS];
     u64 operation_barriers[OPERATIONS_KNOWN];
     // Where the operation to be fetched next starts. One thread needs it, and registers are scarce.
     const unsigned char* next_operation;
     // Warps that have added to each open tile.
     u32 arrived[TILES_OPEN];
-    ProductWeights products[PRODUCTS_KNOWN];
+    // Of the current product: the next job that no warp has, the slot of the first one, and how many slots it has.
+    u32 next_job, first_slot, slots;
+    // Slots that were loaded so far.
+    u32 loaded;
     __align__(16) unsigned char operations[OPERATIONS_KNOWN][OPERATION_BYTES];
-    __align__(128) unsigned char ring[STEP_WARPS * RING_DEPTH * BLOCK_BYTES];
+    __align__(128) unsigned char weights[SLOTS][SLOT_BYTES];
 
     // What an operation has for itself.
     __device__ __forceinline__ unsigned char* scratch() { return (unsigned char*)(this + 1); }
 };
 // Bytes of it.
 constexpr int SCRATCH = (227 << 10) - (int)sizeof(StepShared);
-static_assert(SCRATCH == 81024, "the size that parameters.rs has");
+static_assert(SCRATCH == 81664, "the size that parameters.rs has");
 static_assert(sizeof(ValueShared) <= SCRATCH && sizeof(ScoreShared<64>) <= SCRATCH &&
                   sizeof(ScoreShared<128>) <= SCRATCH && sizeof(ScoreShared<256>) <= SCRATCH,
               "attention fits");
@@ -78,6 +87,9 @@ struct ArgumentReader {
     }
 };
 
+// Waits for all warps that compute.
+__device__ __forceinline__ void sync_step() { sync_threads(0, STEP_THREADS); }
+
 // Waits until all CTAs have finished the previous operation.
 struct PreviousOperation {
     const u32* finished;
@@ -86,6 +98,6 @@ struct PreviousOperation {
     __device__ __forceinline__ void operator()() const {
         if (thread_index() == 0)
             while ((int)(load_acquire(finished) - target) < 0) relax();
-        __syncthreads();
+        sync_step();
     }
 };

@@ -1,59 +1,8 @@
-// Products of a single row by the persistent kernel: skinny.cu's arithmetic, weights from a ring that is filled
-// across operations.
+// Products of a single row by the persistent kernel: skinny.cu's arithmetic, weights from slots that another warp fills
+// (load_weights.cuh).
 #pragma once
 #include "input_row.cuh"
-#include "persistent.cuh"
-
-// Jobs of a CTA in a product, each a segment of a tile.
-__device__ __forceinline__ int own_jobs(int tiles, int segments) {
-    return (tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x * segments;
-}
-
-// A warp's weights, job after job of all products.
-struct WeightStream {
-    // The next job to be fetched: its product, number, tile of the CTA and segment.
-    int product, job, tile, segment;
-    // Jobs fetched and used so far.
-    int fetched, used;
-
-    __device__ __forceinline__ WeightStream() {
-        product = fetched = used = tile = 0, job = segment = thread_index() >> 5;
-    }
-
-    // This warp's places in the ring, and their barriers: computed anew, so they take no registers elsewhere.
-    static __device__ __forceinline__ u32 ring(const StepShared& shared) {
-        return shared_address(shared.ring) + (thread_index() >> 5) * RING_DEPTH * BLOCK_BYTES;
-    }
-    static __device__ __forceinline__ u32 barriers(const StepShared& shared) {
-        return shared_address(shared.ring_barriers + (thread_index() >> 5) * RING_DEPTH);
-    }
-
-    // Fills the ring, with weights of the first `known` products at most.
-    __device__ __forceinline__ void fill(const StepShared& shared, int known) {
-#pragma unroll 1
-        while (fetched - used < RING_DEPTH && product < known) {
-            const ProductWeights& own = shared.products[product % PRODUCTS_KNOWN];
-            if (job >= own.jobs) {
-                product++, job = segment = thread_index() >> 5, tile = 0;
-                continue;
-            }
-            const int segments = own.segments;
-#pragma unroll 1
-            while (segment >= segments) segment -= segments, tile++;
-            if ((thread_index() & 31) == 0) {
-                int at = blockIdx.x + tile * gridDim.x, part = 0;
-#pragma unroll 1
-                while (part + 1 < MAX_PARTS && at >= own.tiles[part]) at -= own.tiles[part++];
-                const u8* from = own.weights[part] + ((size_t)at * segments + segment) * BLOCK_BYTES;
-                const int slot = fetched % RING_DEPTH;
-                const u32 barrier = barriers(shared) + slot * 8;
-                barrier_expect(barrier, BLOCK_BYTES);
-                bulk_copy(ring(shared) + slot * BLOCK_BYTES, from, BLOCK_BYTES, barrier, evict_first());
-            }
-            fetched++, job += STEP_WARPS, segment += STEP_WARPS;
-        }
-    }
-};
+#include "load_weights.cuh"
 
 // What lies where in the scratch memory during a product.
 struct ProductScratch {
@@ -78,6 +27,16 @@ __device__ __forceinline__ void copy_numbers(float* to, const float* from, int c
     for (int i = thread_index() * 4; i < count; i += STEP_THREADS * 4) copy_16(shared_address(to + i), from + i);
 }
 
+// Gates after their SiLU, by all threads; they are there once the threads have synchronised.
+__device__ __forceinline__ void fetch_gates(float* to, const float* from, int count) {
+#pragma unroll 1
+    for (int i = thread_index() * 4; i < count; i += STEP_THREADS * 4) {
+        float4 gate = *(const float4*)(from + i);
+        gate.x = silu(gate.x), gate.y = silu(gate.y), gate.z = silu(gate.z), gate.w = silu(gate.w);
+        *(float4*)(to + i) = gate;
+    }
+}
+
 // The integers of a row, by all threads.
 __device__ __forceinline__ void quantize_row(const InputRow& from, unsigned char* memory, int groups,
                                           PreviousOperation wait) {
@@ -87,9 +46,10 @@ __device__ __forceinline__ void quantize_row(const InputRow& from, unsigned char
     float* weights = row + inputs;
     float* gates = weights + dim;
     copy_numbers(weights, from.weight, dim);
+    if (from.has_early_gates) fetch_gates(gates, from.gate, inputs);
     wait();
     copy_numbers(row, from.x, inputs);
-    if (from.gate) copy_numbers(gates, from.gate, inputs);
+    if (from.gate && !from.has_early_gates) fetch_gates(gates, from.gate, inputs);
     commit_copies();
     wait_for_copies<0>();
     float whole = 1.0f;
@@ -97,7 +57,7 @@ __device__ __forceinline__ void quantize_row(const InputRow& from, unsigned char
         // Sums of tiles come later.
         whole = norm_factors<STEP_WARPS>(from, row, scratch.partial, scratch.steps);
     } else {
-        __syncthreads();
+        sync_step();
     }
     // Eight lanes have a group, each eight neighbours.
 #pragma unroll 1
@@ -116,12 +76,6 @@ __device__ __forceinline__ void quantize_row(const InputRow& from, unsigned char
                 for (int k = 0; k < 8; k++) value[k] = value[k] * factor * weight[k];
             }
             if (from.gate) {
-#pragma unroll 1
-                for (int k = 0; k < 8; k += 4) {
-                    float4 gate = *(const float4*)(gates + i + k);
-                    gate.x = silu(gate.x), gate.y = silu(gate.y), gate.z = silu(gate.z), gate.w = silu(gate.w);
-                    *(float4*)(gates + i + k) = gate;
-                }
                 float gate[8];
                 load_8(gate, gates + i);
 #pragma unroll
@@ -162,22 +116,31 @@ __device__ __forceinline__ float2 multiply_segment(const unsigned char* block, c
     return sum;
 }
 
-// Products of one row, whose integers are in shared memory; the last warp to finish a tile adds its segments in
-// ascending order.
-__device__ __forceinline__ void multiply_row(StepShared& shared, WeightStream& stream, const ProductScratch& scratch,
-                                             const Parts& parts, int segments, int jobs, int known) {
-    const int lane = thread_index() & 31, warp = thread_index() >> 5, g = lane >> 2, t = lane & 3;
-    int tile = 0, segment = warp;
-    while (segment >= segments) segment -= segments, tile++;
+// The number of a job that no other warp has.
+__device__ __forceinline__ int take_job(StepShared& shared) {
+    u32 job = 0;
+    if ((thread_index() & 31) == 0) job = atomicAdd(&shared.next_job, 1);
+    return (int)__shfl_sync(0xffffffffu, job, 0);
+}
+
+// Products of one row, whose integers are in shared memory, by whichever warp is free; the last warp to finish a tile
+// adds its segments in ascending order.
+__device__ __forceinline__ void multiply_row(StepShared& shared, const ProductScratch& scratch, const Parts& parts,
+                                             int segments, int jobs) {
+    const int lane = thread_index() & 31, g = lane >> 2, t = lane & 3;
+    const u32 full = shared_address(shared.full_barriers), empty = shared_address(shared.empty_barriers);
+    const u32 first_slot = shared.first_slot;
+    int job = take_job(shared), tile = 0, segment = job;
 #pragma unroll 1
-    for (int job = warp; job < jobs; job += STEP_WARPS) {
-        const int slot = stream.used % RING_DEPTH;
-        barrier_wait(stream.barriers(shared) + slot * 8, stream.used / RING_DEPTH & 1);
-        const float2 own = multiply_segment(shared.ring + (warp * RING_DEPTH + slot) * BLOCK_BYTES,
+    while (job < jobs) {
+        while (segment >= segments) segment -= segments, tile++;
+        const u32 slot = first_slot + job / SLOT_JOBS, place = slot % SLOTS;
+        barrier_wait(full + place * 8, slot / SLOTS & 1);
+        const float2 own = multiply_segment(shared.weights[place] + job % SLOT_JOBS * BLOCK_BYTES,
                                             scratch.inputs + segment * GROUPS * 8, scratch.steps + segment * GROUPS, lane);
         __syncwarp();
-        stream.used++;
-        stream.fill(shared, known);
+        if (lane == 0) barrier_arrive(empty + place * 8);
+        const int next = take_job(shared);
 
         // A tile's partial sums are reused once its predecessor there is complete: arrivals only grow.
         const int open = tile % TILES_OPEN, generation = tile / TILES_OPEN;
@@ -204,20 +167,21 @@ __device__ __forceinline__ void multiply_row(StepShared& shared, WeightStream& s
             __syncwarp();
             if (lane == 0) atomicAdd(shared.arrived + open, 1);
         }
-        segment += STEP_WARPS;
-        while (segment >= segments) segment -= segments, tile++;
+        segment += next - job, job = next;
     }
 }
 
-// Product number `done` of the step, of one row: its integers, then the tiles of the CTA.
-__device__ __forceinline__ void product_operation(StepShared& shared, WeightStream& stream, int kind,
-                                                  ArgumentReader arguments, PreviousOperation wait, int done,
-                                                  int known) {
-    const ProductWeights& own = shared.products[done % PRODUCTS_KNOWN];
+// A product of one row: its integers, then the tiles of the CTA.
+__device__ __forceinline__ void product_operation(StepShared& shared, int kind, ArgumentReader arguments,
+                                                  PreviousOperation wait) {
     const Parts& parts = arguments.take<Parts>();
-    const int segments = own.segments;
+    const int tiles = arguments.take<int>(), segments = arguments.take<int>(), jobs = own_jobs(tiles, segments);
     const ProductScratch scratch(shared.scratch(), segments);
     if (thread_index() < TILES_OPEN) shared.arrived[thread_index()] = 0;
+    if (thread_index() == 0) {
+        shared.next_job = 0;
+        shared.first_slot += shared.slots, shared.slots = (jobs + SLOT_JOBS - 1) / SLOT_JOBS;
+    }
     if (kind == PRODUCT_OF_ROW) {
         quantize_row(arguments.take<InputRow>(), shared.scratch(), segments * GROUPS, wait);
     } else {
@@ -227,6 +191,6 @@ __device__ __forceinline__ void product_operation(StepShared& shared, WeightStre
         for (int i = thread_index(); i < segments * GROUPS * 8; i += STEP_THREADS) scratch.inputs[i] = planes[i];
         for (int i = thread_index(); i < segments * GROUPS; i += STEP_THREADS) scratch.steps[i] = steps[i];
     }
-    __syncthreads();
-    multiply_row(shared, stream, scratch, parts, segments, own.jobs, known);
+    sync_step();
+    multiply_row(shared, scratch, parts, segments, jobs);
 }

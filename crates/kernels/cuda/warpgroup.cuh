@@ -47,16 +47,6 @@ __device__ __forceinline__ void trap() {
     asm volatile("trap;");
 }
 
-// Registers of each thread of a warpgroup, which gives some back or takes them.
-template <int REGISTERS>
-__device__ __forceinline__ void give_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-}
-template <int REGISTERS>
-__device__ __forceinline__ void take_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-}
-
 #define REGISTERS_8(d, i)                                                                                \
     "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3]), "+r"(d[i + 4]), "+r"(d[i + 5]),             \
         "+r"(d[i + 6]), "+r"(d[i + 7])

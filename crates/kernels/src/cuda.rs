@@ -39,6 +39,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("embed.cuh", include_str!("../cuda/embed.cuh")),
     ("heads.cuh", include_str!("../cuda/heads.cuh")),
     ("input_row.cuh", include_str!("../cuda/input_row.cuh")),
+    ("load_weights.cuh", include_str!("../cuda/load_weights.cuh")),
     ("math.cuh", include_str!("../cuda/math.cuh")),
     ("medium_warpgroup.cuh", include_str!("../cuda/medium_warpgroup.cuh")),
     ("persistent.cuh", include_str!("../cuda/persistent.cuh")),

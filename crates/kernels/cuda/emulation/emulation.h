@@ -86,6 +86,15 @@ inline void __syncwarp() { sync_warp(); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline void relax() { yield_thread(); }
+inline void pause() { yield_thread(); }
+inline unsigned clock_cycles() {
+    static unsigned cycles = 0;
+    return cycles += 50;
+}
+template <int REGISTERS>
+void give_registers() {}
+template <int REGISTERS>
+void take_registers() {}
 
 template <class T>
 T exchange(T value, int from) {

@@ -36,10 +36,6 @@ inline void hold(unsigned&) {}
 inline void trap() {
     abort();
 }
-template <int REGISTERS>
-void give_registers() {}
-template <int REGISTERS>
-void take_registers() {}
 inline void warpgroup_commit() { own_products().groups++; }
 
 template <bool ACCUMULATE, int N>

@@ -24,7 +24,8 @@ pub struct InputRow {
     pub inputs: i32,
     pub dim: i32,
     pub eps: f32,
-    pub padding: i32,
+    /// Whether the operation before does not write the gates: for operations of a persistent kernel.
+    pub has_early_gates: i32,
 }
 
 /// One of the matrices of a launch; `bias` and `stream` may be 0.
@@ -233,9 +234,9 @@ pub enum OperationKind {
 
 /// Threads of a block of the persistent kernel, most bytes of an operation, and shared memory that
 /// an operation has for itself.
-pub const PERSISTENT_THREADS: u32 = 512;
+pub const PERSISTENT_THREADS: u32 = 640;
 pub const OPERATION_BYTES: usize = 1024;
-pub const PERSISTENT_SCRATCH: usize = 81_024;
+pub const PERSISTENT_SCRATCH: usize = 81_664;
 
 /// Where heads come from and go to.
 #[derive(Clone, Copy, Debug)]

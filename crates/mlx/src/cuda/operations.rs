@@ -23,7 +23,7 @@ pub struct PersistentKernel {
 }
 
 /// Where the weights of an operation are, in the kernel's layout.
-pub type OperationWeights = [u64; 8];
+pub type OperationWeights = [u64; 7];
 
 /// Queued operations, and memory for them on the device.
 #[derive(Default)]
@@ -33,6 +33,8 @@ pub(super) struct Operations {
     /// The first word of each operation.
     pub starts: Vec<usize>,
     pub weights: Vec<OperationWeights>,
+    /// What the last queued operation is, whether or not it has been launched.
+    pub last_kind: Option<i32>,
     /// Pieces used in turns: the device may still read an earlier one.
     pub pieces: [Option<Piece>; 4],
     pub turn: usize,

@@ -52,6 +52,7 @@ impl Device {
         assert!(bytes <= kernel.operation_bytes, "{name} has {bytes} bytes");
         queued.weights.extend(weights);
         queued.kernel = Some(kernel);
+        queued.last_kind = Some(kind);
         let many = queued.starts.len().is_multiple_of(LOOK);
         drop(queued);
         if profile::times_on_device() {
@@ -61,6 +62,11 @@ impl Device {
         } else {
             Ok(())
         }
+    }
+
+    /// The kind of the last operation that was queued, whether or not it has been launched.
+    pub fn last_queued(&self) -> Option<i32> {
+        self.operations().last_kind
     }
 
     /// Whether the device has done everything launched so far, or has failed.

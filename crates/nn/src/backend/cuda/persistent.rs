@@ -60,6 +60,13 @@ pub(super) fn fits(segments: usize, row: Option<&InputRow>) -> bool {
     segments * (4 * 16 * 4 + 8 * (128 + 8)) + floats as usize * 4 <= PERSISTENT_SCRATCH
 }
 
+/// Whether the operation that was queued last is the delta rule of a token, which writes no gates.
+#[track_caller]
+fn is_after_delta() -> bool {
+    let kinds = [OperationKind::DeltaToken64, OperationKind::DeltaToken128];
+    device().last_queued().is_some_and(|last| kinds.iter().any(|&kind| kind as i32 == last))
+}
+
 /// Launches what is queued.
 #[track_caller]
 pub(super) fn launch_queued() {
@@ -79,11 +86,13 @@ pub(super) fn queue_product(parts: ProductParts, segments: usize, row: ProductRo
         pair(parts[0].tiles, parts[1].tiles),
         pair(parts[2].tiles, parts[3].tiles),
         pair(tiles, segments as i32),
-        0,
     ];
-    let arguments = Arguments::new().with(parts);
+    let arguments = Arguments::new().with(parts).with(tiles).with(segments as i32);
     let (name, kind, arguments) = match row {
-        ProductRow::Floats(from) => ("product_of_row", OperationKind::ProductOfRow, arguments.with(from)),
+        ProductRow::Floats(mut from) => {
+            from.has_early_gates = (from.gate != 0 && is_after_delta()).into();
+            ("product_of_row", OperationKind::ProductOfRow, arguments.with(from))
+        }
         ProductRow::Integers([planes, steps]) => {
             let arguments = arguments.with(planes).with(steps);
             ("product_of_integers", OperationKind::ProductOfIntegers, arguments)

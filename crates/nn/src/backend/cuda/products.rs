@@ -405,7 +405,7 @@ impl<'a> Source<'a> {
             inputs,
             dim: norm.map_or(0, |norm| norm.weight.dim(0)),
             eps: norm.map_or(0.0, |norm| norm.eps),
-            padding: 0,
+            has_early_gates: 0,
         };
         Some((from, [x, gate]))
     }
