@@ -1,8 +1,10 @@
 // Attention of a single token (attention.cuh) in two operations of a persistent kernel, with the same bits: scores of
-// some keys, then sums of some columns of a block's values, of which the last block to end merges all.
+// some keys, for which CTAs make the queries and the token's key (heads.cuh), then sums of some columns of a block's
+// values, of which the last block to end merges all.
 #pragma once
 #include "attention.cuh"
 #include "block.cuh"
+#include "heads.cuh"
 
 // Queries of a key head that are computed together.
 constexpr int QUAD = 4;
@@ -12,7 +14,8 @@ constexpr int SLICE = 64;
 constexpr int SCORE_KEYS = 32 / QUAD;
 
 struct TokenAttention {
-    const float* q;
+    // The token's own values, which are not in the cache before its scores are made.
+    const float* v;
     float* out;
     // [kv_heads][quads][blocks * KEY_BLOCK][QUAD]
     float* scores;
@@ -35,6 +38,32 @@ struct ScoreShared {
     static constexpr int QUADS = 2;
     __align__(16) float queries[QUADS * QUAD][PITCH];
     __align__(16) float keys[WARPS][SCORE_KEYS][PITCH];
+    float query_weight[DIM], key_weight[DIM];
+    // Of the token's position: sine and cosine of each pair.
+    float2 rotations[DIM / 2];
+
+    // By all threads, which synchronise afterwards.
+    __device__ __forceinline__ void prepare(const HeadSizes& sizes, const HeadArrays& arrays, int position) {
+        const int thread = thread_index();
+        if (thread < sizes.half) rotations[thread] = rotation(sizes, arrays.frequencies, thread, position);
+        if (thread < DIM && arrays.query_weight) query_weight[thread] = arrays.query_weight[thread];
+        if (thread < DIM && arrays.key_weight) key_weight[thread] = arrays.key_weight[thread];
+    }
+
+    // The query or key `from` goes to `x` after its norm and rotation, by a warp.
+    __device__ __forceinline__ void make_head(float* x, const float* from, bool query, const HeadSizes& sizes,
+                                              const HeadArrays& arrays) {
+        float own[DIM / 32];
+        const int lane = thread_index() & 31;
+#pragma unroll
+        for (int i = 0; i < DIM / 32; i++) own[i] = from[lane + i * 32];
+#pragma unroll
+        for (int i = 0; i < DIM / 32; i++) x[lane + i * 32] = own[i];
+        const bool has_norm = query ? arrays.query_weight : arrays.key_weight;
+        const float* weight = query ? query_weight : key_weight;
+        norm_head(x, has_norm ? weight : nullptr, DIM, query ? sizes.query_eps : sizes.key_eps);
+        rotate_head(x, sizes, [&](int pair) { return rotations[pair]; });
+    }
 };
 
 // Threads of a team that sums values, teams of a CTA, and keys whose values are there at once, for all teams.
@@ -64,34 +93,6 @@ __device__ __forceinline__ int quotient(int a, int b) { return b == 1 ? a : a / 
 __device__ __forceinline__ float gated_output(const OutputGates& gates, float value, float gate) {
     return gates.gates ? value * sigmoid(gate) : value;
 }
-
-// The part of a query that a thread brings, of quads `first` to `last` of all key heads; null: it does not exist.
-template <int DIM>
-struct QueryPart {
-    const float* from;
-    float* to;
-
-    __device__ __forceinline__ QueryPart(ScoreShared<DIM>& shared, const TokenAttention& own, const AttentionRow& row,
-                                         int first, int last) {
-        const int group = own.heads / own.kv_heads;
-        const int thread = thread_index(), of_quads = thread / (DIM / 4), four = thread % (DIM / 4) * 4;
-        const int quad = first + of_quads / QUAD, head = quotient(quad, own.quads);
-        const int query = (quad - head * own.quads) * QUAD + of_quads % QUAD;
-        from = own.q + ((size_t)row.start * own.heads + head * group + query) * DIM + four;
-        to = quad <= last ? &shared.queries[of_quads][four] : nullptr;
-        if (query >= group) from = nullptr;
-    }
-
-    // Zeros where there is no query.
-    __device__ __forceinline__ void fetch() const {
-        if (!to) return;
-        if (from) {
-            copy_16(shared_address(to), from);
-        } else {
-            *(float4*)to = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        }
-    }
-};
 
 // Neighbouring numbers of a query and a key.
 struct ScoreNumbers {
@@ -136,28 +137,68 @@ __device__ __forceinline__ float dot(const float* query, const float* key) {
     return score;
 }
 
+// What scores of a token are made of: its heads, and the keys and values of its sequence.
+struct TokenHeads {
+    const TokenAttention& own;
+    const HeadSizes& sizes;
+    const HeadArrays& arrays;
+    const HeadRow& row;
+
+    // Keys with the token's own.
+    __device__ __forceinline__ int length() const { return row.past + 1; }
+};
+
 // Scores: each warp takes one job after another, SCORE_KEYS keys and a quad. CTAs have neighbouring jobs, so each
-// has few quads. Keys of earlier tokens are brought before `wait`, which returns once the previous operation is
-// done.
+// has few quads, and makes their queries itself. Keys of earlier tokens are brought before `wait`, which returns once
+// the previous operation is done; the warp that has the token's key makes it, and writes key and value to the cache.
 template <int DIM, int THREADS, class Wait>
-__device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const TokenAttention& own,
-                                                 const AttentionRow& row, const Wait& wait) {
-    constexpr int WARPS = ScoreShared<DIM>::WARPS, QUADS = ScoreShared<DIM>::QUADS;
-    static_assert(QUADS * QUAD * DIM / 4 <= THREADS && WARPS * 32 <= THREADS, "a thread brings a part of a query");
-    const int warp = thread_index() / 32, lane = thread_index() & 31;
-    const int chunks = (row.length + SCORE_KEYS - 1) / SCORE_KEYS;
+__device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const TokenHeads& heads, const Wait& wait) {
+    constexpr int WARPS = ScoreShared<DIM>::WARPS, QUADS = ScoreShared<DIM>::QUADS, QUERIES = QUADS * QUAD;
+    static_assert(QUERIES * 32 <= THREADS && WARPS * 32 <= THREADS, "a warp makes a query");
+    const TokenAttention& own = heads.own;
+    const HeadRow& row = heads.row;
+    const int warp = thread_index() / 32, lane = thread_index() & 31, length = heads.length();
+    const int chunks = (length + SCORE_KEYS - 1) / SCORE_KEYS;
     const int jobs = own.kv_heads * own.quads * chunks, cta = blockIdx.x, grid = gridDim.x;
     int first = cta * (jobs / grid) + min(cta, jobs % grid);
     const int last = first + jobs / grid + (cta < jobs % grid);
-    // Keys `from` up to `to` of a job, which is number `chunk` of its quad.
-    auto fetch = [&](int quad, int chunk, int from, int to) {
+    auto count_of = [&](int chunk) { return min(length - chunk * SCORE_KEYS, SCORE_KEYS); };
+    // Earlier tokens' keys of a job, which is number `chunk` of its quad.
+    auto fetch = [&](int quad, int chunk) {
+        const int count = chunk + 1 < chunks ? SCORE_KEYS : count_of(chunk) - 1;
         const float* keys = row.keys + ((size_t)quotient(quad, own.quads) * row.capacity + chunk * SCORE_KEYS) * DIM;
         // Unrolled, it takes more registers than the persistent kernel has.
 #pragma unroll 1
-        for (int i = from * (DIM / 4) + lane; i < to * (DIM / 4); i += 32)
+        for (int i = lane; i < count * (DIM / 4); i += 32)
             copy_16(shared_address(&shared.keys[warp][i / (DIM / 4)][i % (DIM / 4) * 4]), keys + (size_t)i * 4);
     };
-    auto count_of = [&](int chunk) { return min(row.length - chunk * SCORE_KEYS, SCORE_KEYS); };
+    // The token's key, if the job has it.
+    auto make_key = [&](int quad, int chunk) {
+        if (chunk + 1 < chunks) return;
+        const int head = quotient(quad, own.quads);
+        float* x = shared.keys[warp][count_of(chunk) - 1];
+        shared.make_head(x, heads.arrays.k + head * DIM, false, heads.sizes, heads.arrays);
+        if (quad != head * own.quads) return;
+        const size_t cached = ((size_t)head * row.capacity + row.past) * DIM;
+#pragma unroll 2
+        for (int i = lane; i < DIM; i += 32)
+            row.keys[cached + i] = x[i], row.values[cached + i] = heads.arrays.v[head * DIM + i];
+    };
+    // The query of a warp, of quads `from` to `to` of all key heads. Zeros where a quad has no more.
+    auto make_query = [&](int from, int to) {
+        const int i = warp - (THREADS / 32 - QUERIES), quad = from + i / QUAD, group = own.heads / own.kv_heads;
+        if (i < 0 || quad > to) return;
+        const int head = quotient(quad, own.quads), query = (quad - head * own.quads) * QUAD + i % QUAD;
+        float* x = shared.queries[i];
+        if (query < group) {
+            const float* q = heads.arrays.q + (size_t)(head * group + query) * heads.sizes.query_stride;
+            shared.make_head(x, q, true, heads.sizes, heads.arrays);
+        } else {
+#pragma unroll 1
+            for (int k = lane; k < DIM; k += 32) x[k] = 0.0f;
+        }
+    };
+    shared.prepare(heads.sizes, heads.arrays, row.position);
     bool waited = false;
 #pragma unroll 1
     while (first < last || !waited) {
@@ -166,17 +207,14 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
         int job = first + warp;
         const bool has = warp < WARPS && job < end;
         int at = job / chunks, chunk = job - at * chunks;
-        const QueryPart<DIM> part(shared, own, row, quad, first < end ? (end - 1) / chunks : -1);
-        // The token's own key is not there before `wait`.
-        const int count = count_of(chunk), earlier = waited || chunk + 1 < chunks ? count : count - 1;
-        if (has) fetch(at, chunk, 0, earlier);
+        if (has) fetch(at, chunk);
         if (!waited) {
             wait();
             waited = true;
             if (first >= last) break;
-            if (has) fetch(at, chunk, earlier, count);
         }
-        part.fetch();
+        make_query(quad, (end - 1) / chunks);
+        if (has) make_key(at, chunk);
         commit_copies();
         wait_for_copies<0>();
         sync_threads(0, THREADS);
@@ -189,7 +227,8 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
             if (job >= end) break;
             at = job / chunks, chunk = job - at * chunks;
             __syncwarp();
-            fetch(at, chunk, 0, count_of(chunk));
+            fetch(at, chunk);
+            make_key(at, chunk);
             commit_copies();
             wait_for_copies<0>();
             __syncwarp();
@@ -347,9 +386,12 @@ struct ValueItem {
 
     // The number of its slice among those of all quads.
     __device__ __forceinline__ int of_slices() const { return quad * SLICES + slice; }
-    // The block's values, of the slice.
+    // The block's values, of the slice, and those of the token, which its last block has.
     __device__ __forceinline__ const float* values(const AttentionRow& row) const {
         return row.values + ((size_t)head * row.capacity + block * KEY_BLOCK) * DIM + slice * SLICE;
+    }
+    __device__ __forceinline__ const float* own_values(const TokenAttention& own) const {
+        return block + 1 == own.blocks ? own.v + head * DIM + slice * SLICE : nullptr;
     }
 };
 
@@ -424,6 +466,8 @@ struct ValueStages {
     int keys;
     const float* values;
     int left;
+    // Those of the item's last key, if it is the token's own.
+    const float* own_values;
 
     __device__ __forceinline__ float* stage(int place) const { return room + place * keys * SLICE; }
 
@@ -432,7 +476,7 @@ struct ValueStages {
         left = 0;
         if (next >= items) return;
         const ValueItem<DIM> item(own, row, next);
-        left = item.count, values = item.values(row);
+        left = item.count, values = item.values(row), own_values = item.own_values(own);
     }
 
     // Brings the next stage, if there is one.
@@ -441,15 +485,18 @@ struct ValueStages {
         float* to = stage(place);
         const int count = min(keys, left) * FOURS;
 #pragma unroll 4
-        for (int i = thread; i < count; i += VALUE_THREADS)
-            copy_16(shared_address(to + i * 4), values + (size_t)(i / FOURS) * DIM + i % FOURS * 4);
+        for (int i = thread; i < count; i += VALUE_THREADS) {
+            const int key = i / FOURS;
+            const float* from = own_values && key + 1 == left ? own_values : values + (size_t)key * DIM;
+            copy_16(shared_address(to + i * 4), from + i % FOURS * 4);
+        }
         values += (size_t)keys * DIM, left -= keys;
         commit_copies();
     }
 };
 
 // Sums of SLICE columns of the values of a block of keys for a quad, item after item, by teams. Values of the
-// next items are brought while those of one are added; the first ones before `wait`, as the operation before the
+// next items are brought while those of one are added; the first ones before `wait`, as operations before the
 // previous one wrote them.
 template <int DIM, int THREADS, class Wait>
 __device__ __forceinline__ void attention_values(ValueShared& all, const TokenAttention& own, const AttentionRow& row,
@@ -463,7 +510,7 @@ __device__ __forceinline__ void attention_values(ValueShared& all, const TokenAt
     const int teams = items > grid ? VALUE_TEAMS : 1, keys = VALUE_ROOM / teams / 2, step = teams * grid;
     const int first = team.index() < teams ? blockIdx.x + team.index() * grid : items;
     ValueTeam& shared = all.teams[team.index()];
-    ValueStages<DIM> stages = {all.values[team.index() * 2 * keys % VALUE_ROOM], keys, nullptr, 0};
+    ValueStages<DIM> stages = {all.values[team.index() * 2 * keys % VALUE_ROOM], keys, nullptr, 0, nullptr};
     stages.start(own, row, first, items);
     stages.fetch(thread, 0);
     stages.fetch(thread, 1);

@@ -40,53 +40,37 @@ struct HeadArrays {
     float* out;
 };
 
-// Shared by the threads of a block.
-struct HeadShared {
-    float x[256];
-    float factor;
-};
+// A pair of a head: the numbers that are rotated together, and sine and cosine of their angle.
+__device__ __forceinline__ int first_of_pair(const HeadSizes& sizes, int pair) { return sizes.adjacent ? 2 * pair : pair; }
+__device__ __forceinline__ int second_of_pair(const HeadSizes& sizes, int pair) {
+    return sizes.adjacent ? 2 * pair + 1 : pair + sizes.half;
+}
+__device__ __forceinline__ float2 rotation(const HeadSizes& sizes, const float* frequencies, int pair, int position) {
+    float sine, cosine;
+    sin_cos((float)position * frequencies[pair], sine, cosine);
+    return make_float2(sine * sizes.rope_scale, cosine * sizes.rope_scale);
+}
 
-// Head `head` of heads + 2 kv_heads of a token, by whole warps.
-template <class Block>
-__device__ __forceinline__ void prepare_head(const Block& block, HeadShared& shared, const HeadRow& row,
-                                             const HeadSizes& sizes, const HeadArrays& arrays, int token, int head) {
-    float(&x)[256] = shared.x;
-    const int first = block.thread(), dim = sizes.dim, own = token - row.start;
-    const bool query = head < sizes.heads;
-    if (!query) head -= sizes.heads;
-    const bool value = !query && head >= sizes.kv_heads;
-    if (value) head -= sizes.kv_heads;
-    const size_t cached = ((size_t)head * row.capacity + row.past + own) * dim;
-    const size_t key = ((size_t)token * sizes.kv_heads + head) * dim, of_query = (size_t)token * sizes.heads + head;
-    if (value) {
-        for (int i = first; i < dim; i += Block::SIZE) row.values[cached + i] = arrays.v[key + i];
-        return;
+// Normalises a head in shared memory, in place, by a warp. `weight` may be null: no norm.
+__device__ __forceinline__ void norm_head(float* x, const float* weight, int dim, float eps) {
+    __syncwarp();
+    if (!weight) return;
+    const float factor = row_factor(x, dim, eps);
+    __syncwarp();
+#pragma unroll 4
+    for (int i = thread_index() & 31; i < dim; i += 32) x[i] = x[i] * factor * weight[i];
+    __syncwarp();
+}
+
+// Rotates it. `angle` returns sine and cosine of a pair.
+template <class Angle>
+__device__ __forceinline__ void rotate_head(float* x, const HeadSizes& sizes, const Angle& angle) {
+#pragma unroll 1
+    for (int pair = thread_index() & 31; pair < sizes.half; pair += 32) {
+        const int first = first_of_pair(sizes, pair), second = second_of_pair(sizes, pair);
+        const float2 at = angle(pair);
+        const float a = x[first], b = x[second];
+        x[first] = a * at.y - b * at.x, x[second] = b * at.y + a * at.x;
     }
-    const float* from = query ? arrays.q + of_query * sizes.query_stride : arrays.k + key;
-    for (int i = first; i < dim; i += Block::SIZE) x[i] = from[i];
-    block.sync();
-    const float* weight = query ? arrays.query_weight : arrays.key_weight;
-    if (weight) {
-        if (first < 32) {
-            const float factor = row_factor(x, dim, query ? sizes.query_eps : sizes.key_eps);
-            if (first == 0) shared.factor = factor;
-        }
-        block.sync();
-        for (int i = first; i < dim; i += Block::SIZE) x[i] = x[i] * shared.factor * weight[i];
-        block.sync();
-    }
-    float* to = query ? arrays.out + of_query * dim : row.keys + cached;
-    for (int i = first; i < dim; i += Block::SIZE) {
-        float result = x[i];
-        if (i < 2 * sizes.half) {
-            const int pair = sizes.adjacent ? i / 2 : i % sizes.half;
-            const bool second = sizes.adjacent ? i & 1 : i >= sizes.half;
-            const float other = sizes.adjacent ? x[i ^ 1] : x[second ? i - sizes.half : i + sizes.half];
-            float sine, cosine;
-            sin_cos((float)(row.position + own) * arrays.frequencies[pair], sine, cosine);
-            sine = sine * sizes.rope_scale, cosine = cosine * sizes.rope_scale;
-            result = second ? result * cosine + other * sine : result * cosine - other * sine;
-        }
-        to[i] = result;
-    }
+    __syncwarp();
 }

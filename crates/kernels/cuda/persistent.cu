@@ -4,7 +4,6 @@
 // Weights do not depend on operations before them: a warp of its own copies them to shared memory (load_weights.cuh).
 #include "delta_token.cuh"
 #include "embed.cuh"
-#include "heads.cuh"
 #include "persistent_product.cuh"
 #include "sample.cuh"
 
@@ -102,21 +101,6 @@ __device__ __forceinline__ void delta_operation(unsigned char* scratch, Argument
     }
 }
 
-__device__ __forceinline__ void heads_operation(unsigned char* scratch, ArgumentReader arguments,
-                                             PreviousOperation wait) {
-    const HeadSizes& sizes = arguments.take<HeadSizes>();
-    const HeadArrays& arrays = arguments.take<HeadArrays>();
-    const HeadRow& row = arguments.take<HeadRow>();
-    const Team<256> team;
-    auto& shared = in_shared((HeadShared*)scratch)[team.index()];
-    const int heads = sizes.heads + 2 * sizes.kv_heads;
-    wait();
-    for (int i = blockIdx.x + team.index() * gridDim.x; i < heads; i += STEP_THREADS / 256 * gridDim.x) {
-        prepare_head(team, shared, row, sizes, arrays, 0, i);
-        team.sync();
-    }
-}
-
 template <int BITS>
 __device__ __forceinline__ void embed_operation(ArgumentReader arguments, PreviousOperation wait) {
     const u8* weights = arguments.take<const u8*>();
@@ -169,8 +153,10 @@ __device__ __forceinline__ void sample_operation(unsigned char* scratch, Argumen
 template <int DIM>
 __device__ __forceinline__ void scores_operation(unsigned char* scratch, ArgumentReader arguments, PreviousOperation wait) {
     const TokenAttention& own = arguments.take<TokenAttention>();
-    const AttentionRow& row = arguments.take<AttentionRow>();
-    attention_scores<DIM, STEP_THREADS>(*in_shared((ScoreShared<DIM>*)scratch), own, row, wait);
+    const HeadSizes& sizes = arguments.take<HeadSizes>();
+    const HeadArrays& arrays = arguments.take<HeadArrays>();
+    const TokenHeads heads = {own, sizes, arrays, arguments.take<HeadRow>()};
+    attention_scores<DIM, STEP_THREADS>(*in_shared((ScoreShared<DIM>*)scratch), heads, wait);
 }
 
 template <int DIM>
@@ -178,6 +164,13 @@ __device__ __forceinline__ void values_operation(unsigned char* scratch, Argumen
     const TokenAttention& own = arguments.take<TokenAttention>();
     const AttentionRow& row = arguments.take<AttentionRow>();
     attention_values<DIM, STEP_THREADS>(*in_shared((ValueShared*)scratch), own, row, wait);
+}
+
+template <int DIM>
+__device__ __forceinline__ void short_operation(unsigned char* scratch, ArgumentReader arguments, PreviousOperation wait) {
+    const TokenAttention& own = arguments.take<TokenAttention>();
+    const AttentionRow& row = arguments.take<AttentionRow>();
+    attention_short<DIM, STEP_THREADS>(*in_shared((ShortShared*)scratch), own, row, wait);
 }
 
 __device__ __forceinline__ void gated_operation(ArgumentReader arguments, PreviousOperation wait) {
@@ -212,13 +205,15 @@ __device__ __forceinline__ void execute(int kind, unsigned char* scratch, Argume
         case GATED: gated_operation(arguments, wait); break;
         case DELTA_TOKEN_64: delta_operation<64>(scratch, arguments, wait); break;
         case DELTA_TOKEN_128: delta_operation<128>(scratch, arguments, wait); break;
-        case HEADS: heads_operation(scratch, arguments, wait); break;
         case SCORES_64: scores_operation<64>(scratch, arguments, wait); break;
         case SCORES_128: scores_operation<128>(scratch, arguments, wait); break;
         case SCORES_256: scores_operation<256>(scratch, arguments, wait); break;
         case VALUES_64: values_operation<64>(scratch, arguments, wait); break;
         case VALUES_128: values_operation<128>(scratch, arguments, wait); break;
         case VALUES_256: values_operation<256>(scratch, arguments, wait); break;
+        case VALUES_SHORT_64: short_operation<64>(scratch, arguments, wait); break;
+        case VALUES_SHORT_128: short_operation<128>(scratch, arguments, wait); break;
+        case VALUES_SHORT_256: short_operation<256>(scratch, arguments, wait); break;
         case EMBED_4: embed_operation<4>(arguments, wait); break;
         case EMBED_8: embed_operation<8>(arguments, wait); break;
         case RMS_NORM: norm_operation(scratch, arguments, wait); break;

@@ -1,6 +1,6 @@
 // What operations of the persistent kernel share: their records, shared memory, and the wait between them.
 #pragma once
-#include "attention_token.cuh"
+#include "attention_short.cuh"
 
 // Warps that compute, and all of them: one of the others loads weights, one prefetches them, two do nothing, as
 // registers are given and taken by four warps at a time.
@@ -21,13 +21,15 @@ enum OperationKind {
     GATED,
     DELTA_TOKEN_64,
     DELTA_TOKEN_128,
-    HEADS,
     SCORES_64,
     SCORES_128,
     SCORES_256,
     VALUES_64,
     VALUES_128,
     VALUES_256,
+    VALUES_SHORT_64,
+    VALUES_SHORT_128,
+    VALUES_SHORT_256,
     EMBED_4,
     EMBED_8,
     RMS_NORM,
@@ -71,7 +73,7 @@ struct StepShared {
 // Bytes of it.
 constexpr int SCRATCH = (227 << 10) - (int)sizeof(StepShared);
 static_assert(SCRATCH == 81664, "the size that parameters.rs has");
-static_assert(sizeof(ValueShared) <= SCRATCH && sizeof(ScoreShared<64>) <= SCRATCH &&
+static_assert(sizeof(ValueShared) <= SCRATCH && sizeof(ShortShared) <= SCRATCH && sizeof(ScoreShared<64>) <= SCRATCH &&
                   sizeof(ScoreShared<128>) <= SCRATCH && sizeof(ScoreShared<256>) <= SCRATCH,
               "attention fits");
 

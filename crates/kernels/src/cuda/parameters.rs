@@ -218,13 +218,15 @@ pub enum OperationKind {
     Gated,
     DeltaToken64,
     DeltaToken128,
-    Heads,
     Scores64,
     Scores128,
     Scores256,
     Values64,
     Values128,
     Values256,
+    ValuesShort64,
+    ValuesShort128,
+    ValuesShort256,
     Embed4,
     Embed8,
     RmsNorm,
@@ -255,7 +257,7 @@ pub struct HeadArrays {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct TokenAttention {
-    pub q: u64,
+    pub v: u64,
     pub out: u64,
     pub scores: u64,
     pub partials: u64,
@@ -272,6 +274,8 @@ pub struct TokenAttention {
 /// Queries that are computed together, and columns of values.
 pub const ATTENTION_QUAD: i32 = 4;
 pub const ATTENTION_SLICE: i32 = 64;
+/// Most blocks of keys whose values are summed up column by column.
+pub const SHORT_ATTENTION_BLOCKS: i32 = 6;
 
 /// Most shared memory that a block may have.
 pub const MAX_SHARED: usize = 227 << 10;

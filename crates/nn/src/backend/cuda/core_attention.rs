@@ -1,11 +1,12 @@
-//! Core attention of a batch: norms, rotation and appending in one launch, attention in one or two.
+//! Core attention of a batch: norms, rotation and appending in one launch, attention in one or two;
+//! for a single token in two operations of the persistent kernel.
 
 use kernels::{
     RopePairs,
     cuda::{
         ATTENTION_QUAD, ATTENTION_SLICE, AttentionSpan, AttentionSpans, HeadArrays, HeadSizes, HeadSpan,
-        HeadSpans, OperationKind, OutputGates, TokenAttention, few_shared, many_queries, many_shared,
-        prompt_queries, prompt_shared,
+        HeadSpans, OperationKind, OutputGates, SHORT_ATTENTION_BLOCKS, TokenAttention, few_shared,
+        many_queries, many_shared, prompt_queries, prompt_shared,
     },
 };
 use mlx::{Array, Dtype, cuda::Arguments};
@@ -115,12 +116,18 @@ fn some_rows(
         placed.push(Placed { keys, values, start: end, tokens, past });
         end += tokens;
     }
-    let queries = rotate_and_append(attention, qkv, positions, &placed, end);
     let group = attention.heads / attention.kv_heads;
-    let (few, many): (Vec<&Placed>, Vec<&Placed>) = placed.iter().partition(|row| row.tokens * group <= FEW);
     let gates = output_gates(attention, qkv[0]);
-    attend_few(attention, &queries, &few, gates, out);
-    attend_many(attention, &queries, &many, gates, out);
+    if qkv[0].dim(0) == 1 && group <= FEW && persistent::is_allowed() {
+        let heads = Heads::of_rows(attention, qkv, positions, &placed, None);
+        attend_token(attention, &heads, &placed[0], gates, out);
+    } else {
+        let queries = rotate_and_append(attention, qkv, positions, &placed, end);
+        let (few, many): (Vec<&Placed>, Vec<&Placed>) =
+            placed.iter().partition(|row| row.tokens * group <= FEW);
+        attend_few(attention, &queries, &few, gates, out);
+        attend_many(attention, &queries, &many, gates, out);
+    }
     for (row, Placed { keys, values, .. }) in rows.iter_mut().zip(placed) {
         row.keys.refill(Some(keys));
         row.values.refill(Some(values));
@@ -128,61 +135,80 @@ fn some_rows(
     end
 }
 
+/// How heads are normalised, rotated and appended, as kernels take it.
+struct Heads {
+    sizes: HeadSizes,
+    arrays: HeadArrays,
+    spans: HeadSpans,
+}
+
+impl Heads {
+    /// Those of `rows`; queries go to `out`, `[all tokens, heads, dim]`, if there is one.
+    #[track_caller]
+    fn of_rows(
+        attention: &CoreAttention,
+        [q, k, v]: [&Array; 3],
+        positions: &[i32],
+        rows: &[Placed],
+        out: Option<&Array>,
+    ) -> Heads {
+        let CoreAttention { heads, kv_heads, head_dim: dim, rope, .. } = attention;
+        let first = rows[0].start;
+        let none = HeadSpan { keys: 0, values: 0, past: 0, capacity: 0, start: 0, position: 0 };
+        let mut spans = HeadSpans { spans: [none; ROWS], count: rows.len() as i32, padding: 0 };
+        for (span, row) in spans.spans.iter_mut().zip(rows) {
+            *span = HeadSpan {
+                keys: row.keys.device_address(),
+                values: row.values.device_address(),
+                past: row.past,
+                capacity: row.keys.dim(1),
+                start: row.start - first,
+                position: positions[row.start as usize],
+            };
+        }
+        let norm = |which: usize| attention.qk_norm.as_ref().map(|norms| &norms[which]);
+        let weight = |norm: Option<&RmsNorm>| norm.map_or(0, |norm| norm.device_weight().device_address());
+        let sizes = HeadSizes {
+            heads: *heads,
+            kv_heads: *kv_heads,
+            dim: *dim,
+            query_stride: query_stride(attention),
+            half: rope.frequencies.len() as i32,
+            adjacent: (rope.pairs == RopePairs::Adjacent).into(),
+            rope_scale: rope.scale,
+            query_eps: norm(0).map_or(0.0, |norm| norm.eps),
+            key_eps: norm(1).map_or(0.0, |norm| norm.eps),
+        };
+        let from = |x: &Array| x.device_address() + first as u64 * x.dim(1) as u64 * 4;
+        let arrays = HeadArrays {
+            q: from(q),
+            k: from(k),
+            v: from(v),
+            query_weight: weight(norm(0)),
+            key_weight: weight(norm(1)),
+            frequencies: attention.on_device().frequencies.device_address(),
+            out: out.map_or(0, from),
+        };
+        Heads { sizes, arrays, spans }
+    }
+}
+
 /// Queries after norm and rotation, `[all tokens, heads, dim]`, of which those of `rows` are
 /// written; keys and values go to the buffers.
 #[track_caller]
 fn rotate_and_append(
     attention: &CoreAttention,
-    [q, k, v]: [&Array; 3],
+    qkv: [&Array; 3],
     positions: &[i32],
     rows: &[Placed],
     end: i32,
 ) -> Array {
-    let CoreAttention { heads, kv_heads, head_dim: dim, rope, .. } = attention;
-    let first = rows[0].start;
-    let none = HeadSpan { keys: 0, values: 0, past: 0, capacity: 0, start: 0, position: 0 };
-    let mut spans = HeadSpans { spans: [none; ROWS], count: rows.len() as i32, padding: 0 };
-    for (span, row) in spans.spans.iter_mut().zip(rows) {
-        *span = HeadSpan {
-            keys: row.keys.device_address(),
-            values: row.values.device_address(),
-            past: row.past,
-            capacity: row.keys.dim(1),
-            start: row.start - first,
-            position: positions[row.start as usize],
-        };
-    }
-    let norm = |which: usize| attention.qk_norm.as_ref().map(|norms| &norms[which]);
-    let weight = |norm: Option<&RmsNorm>| norm.map_or(0, |norm| norm.device_weight().device_address());
-    let sizes = HeadSizes {
-        heads: *heads,
-        kv_heads: *kv_heads,
-        dim: *dim,
-        query_stride: query_stride(attention),
-        half: rope.frequencies.len() as i32,
-        adjacent: (rope.pairs == RopePairs::Adjacent).into(),
-        rope_scale: rope.scale,
-        query_eps: norm(0).map_or(0.0, |norm| norm.eps),
-        key_eps: norm(1).map_or(0.0, |norm| norm.eps),
-    };
-    let out = empty(&[q.dim(0), heads * dim]);
-    let from = |x: &Array| x.device_address() + first as u64 * x.dim(1) as u64 * 4;
-    let arrays = HeadArrays {
-        q: from(q),
-        k: from(k),
-        v: from(v),
-        query_weight: weight(norm(0)),
-        key_weight: weight(norm(1)),
-        frequencies: attention.on_device().frequencies.device_address(),
-        out: from(&out),
-    };
-    if is_single(end - first) {
-        let arguments = Arguments::new().with(sizes).with(arrays);
-        queue("heads", OperationKind::Heads, arguments.with(spans.spans[0]));
-        return out;
-    }
+    let CoreAttention { heads, kv_heads, head_dim: dim, .. } = attention;
+    let out = empty(&[qkv[0].dim(0), heads * dim]);
+    let Heads { sizes, arrays, spans } = Heads::of_rows(attention, qkv, positions, rows, Some(&out));
     let arguments = Arguments::new().with(spans).with(sizes).with(arrays);
-    let grid = [(end - first) as usize, ((heads + 2 * kv_heads) as usize).div_ceil(HEAD_WARPS), 1];
+    let tokens = (end - rows[0].start) as usize;
+    let grid = [tokens, ((heads + 2 * kv_heads) as usize).div_ceil(HEAD_WARPS), 1];
     launch("heads", grid, HEAD_WARPS as u32 * 32, 0, arguments);
     out
 }
@@ -225,9 +251,6 @@ fn attention_spans(rows: &[&Placed], chunks: impl Fn(&Placed) -> i32) -> (Attent
 #[track_caller]
 fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: OutputGates, out: &Array) {
     let Some(longest) = rows.iter().map(|row| row.past + row.tokens).max() else { return };
-    if is_single(q.dim(0)) {
-        return attend_token(attention, q, rows[0], gates, out);
-    }
     let CoreAttention { heads, kv_heads, head_dim: dim, .. } = attention;
     let queries = rows.iter().map(|row| row.tokens * heads / kv_heads).max().unwrap_or(0);
     let queries = if queries <= 4 { 4 } else { FEW };
@@ -262,43 +285,43 @@ fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: Out
     launch(name, [blocks as usize, *kv_heads as usize, rows.len()], 256, shared, arguments);
 }
 
-/// Whether a step of this number of tokens is queued for the persistent kernel.
-fn is_single(tokens: i32) -> bool {
-    tokens == 1 && persistent::is_allowed()
-}
-
 /// Attention of a single token.
 #[track_caller]
-fn attend_token(attention: &CoreAttention, q: &Array, row: &Placed, gates: OutputGates, out: &Array) {
-    let CoreAttention { heads, kv_heads, head_dim: dim, .. } = attention;
-    let quads = (heads / kv_heads + ATTENTION_QUAD - 1) / ATTENTION_QUAD;
+fn attend_token(attention: &CoreAttention, heads: &Heads, row: &Placed, gates: OutputGates, out: &Array) {
+    let CoreAttention { heads: queries, kv_heads, head_dim: dim, .. } = attention;
+    let quads = (queries / kv_heads + ATTENTION_QUAD - 1) / ATTENTION_QUAD;
     let blocks = (row.past + 1 + KEY_BLOCK - 1) / KEY_BLOCK;
     let slices = dim / ATTENTION_SLICE;
     let scores = scratch_f32([kv_heads * quads, blocks, KEY_BLOCK, ATTENTION_QUAD]);
     let partials = scratch_f32([kv_heads * quads * slices, blocks, ATTENTION_QUAD, ATTENTION_SLICE + 2]);
     let own = TokenAttention {
-        q: q.device_address(),
+        v: heads.arrays.v,
         out: out.device_address(),
         scores: scores.pointer(),
         partials: partials.pointer(),
         arrived: counters((kv_heads * quads * slices) as usize),
         gates,
-        heads: *heads,
+        heads: *queries,
         kv_heads: *kv_heads,
         quads,
         blocks,
         scale: attention.softmax.scale,
         padding: 0,
     };
-    let (spans, _) = attention_spans(&[row], |_| 0);
-    let (scores, values) = match dim {
-        64 => (OperationKind::Scores64, OperationKind::Values64),
-        128 => (OperationKind::Scores128, OperationKind::Values128),
-        _ => (OperationKind::Scores256, OperationKind::Values256),
+    use OperationKind::*;
+    let is_short = blocks <= SHORT_ATTENTION_BLOCKS;
+    let (scores, values) = match (dim, is_short) {
+        (64, false) => (Scores64, Values64),
+        (64, true) => (Scores64, ValuesShort64),
+        (128, false) => (Scores128, Values128),
+        (128, true) => (Scores128, ValuesShort128),
+        (_, false) => (Scores256, Values256),
+        (_, true) => (Scores256, ValuesShort256),
     };
-    for (name, kind) in [("scores", scores), ("values", values)] {
-        queue(name, kind, Arguments::new().with(own).with(spans.spans[0]));
-    }
+    let of_scores = Arguments::new().with(own).with(heads.sizes).with(heads.arrays);
+    queue("scores", scores, of_scores.with(heads.spans.spans[0]));
+    let (spans, _) = attention_spans(&[row], |_| 0);
+    queue("values", values, Arguments::new().with(own).with(spans.spans[0]));
 }
 
 #[track_caller]

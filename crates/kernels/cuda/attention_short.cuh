@@ -1,0 +1,203 @@
+// Sums of the values of a token's attention (attention_token.cuh) after few others: a CTA has some columns of all blocks
+// of keys, which it merges itself.
+#pragma once
+#include "attention_token.cuh"
+
+// Columns that a CTA sums up, and blocks of keys at most.
+constexpr int SHORT_COLUMNS = 8, SHORT_BLOCKS = 6, SHORT_KEYS = SHORT_BLOCKS * KEY_BLOCK;
+
+struct ShortShared {
+    __align__(16) float values[SHORT_KEYS][SHORT_COLUMNS];
+    // Rows start at other banks.
+    __align__(16) float weights[QUAD][SHORT_KEYS + 4];
+    float maxima[SHORT_BLOCKS][KEY_BLOCK / 32][QUAD];
+    float largest[SHORT_BLOCKS][QUAD], totals[SHORT_BLOCKS][QUAD];
+    // Factors of a merge: of what was there before a block, and of the block.
+    float before[SHORT_BLOCKS][QUAD], now[SHORT_BLOCKS][QUAD];
+    float sums[SHORT_BLOCKS][QUAD * SHORT_COLUMNS];
+};
+
+// Values of some neighbouring keys, of a column, and their weights for a query.
+struct ShortValues {
+    static constexpr int KEYS = 8;
+    float values[KEYS], weights[KEYS];
+
+    __device__ __forceinline__ void load(const float* from, const float* of_query) {
+#pragma unroll
+        for (int i = 0; i < KEYS; i++) values[i] = from[i * SHORT_COLUMNS];
+        load_8(weights, of_query);
+    }
+
+    __device__ __forceinline__ void add_to(float& sum) const {
+#pragma unroll
+        for (int i = 0; i < KEYS; i++) sum = __fmaf_rn(weights[i], values[i], sum);
+    }
+};
+
+// Adds the values of `count` keys in their order. Those of some keys are loaded while those of others are added.
+__device__ __forceinline__ float sum_short(const float* values, const float* weights, int count) {
+    constexpr int KEYS = ShortValues::KEYS;
+    const int whole = count & ~(2 * KEYS - 1);
+    float sum = 0;
+    if (whole) {
+        ShortValues now, next;
+        now.load(values, weights);
+#pragma unroll 1
+        for (int k = 0; k < whole; k += 2 * KEYS) {
+            next.load(values + (k + KEYS) * SHORT_COLUMNS, weights + k + KEYS);
+            now.add_to(sum);
+            // The last round loads its own keys again.
+            const int after = k + 2 * KEYS < whole ? k + 2 * KEYS : k;
+            now.load(values + after * SHORT_COLUMNS, weights + after);
+            next.add_to(sum);
+        }
+    }
+#pragma unroll 1
+    for (int k = whole; k < count; k++) sum = __fmaf_rn(weights[k], values[k * SHORT_COLUMNS], sum);
+    return sum;
+}
+
+// Numerators of all keys of a quad, and the largest scores of each block, by all threads: a team for each block, a
+// thread for each key.
+template <int THREADS>
+__device__ __forceinline__ void short_weights(ShortShared& shared, const float* scores, int queries, int length) {
+    constexpr int TEAMS = THREADS / KEY_BLOCK, ROUNDS = SHORT_BLOCKS / TEAMS;
+    const int key = thread_index() % KEY_BLOCK, lane = key & 31, team = thread_index() / KEY_BLOCK;
+    const int blocks = (length + KEY_BLOCK - 1) / KEY_BLOCK;
+    float4 score[ROUNDS];
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++) {
+        const int at = (team + r * TEAMS) * KEY_BLOCK + key;
+        score[r] = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+        if (at < length) score[r] = *(const float4*)(scores + (size_t)at * QUAD);
+        if (queries < 2) score[r].y = -INFINITY;
+        if (queries < 3) score[r].z = -INFINITY;
+        if (queries < 4) score[r].w = -INFINITY;
+    }
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++) {
+        const int block = team + r * TEAMS;
+        if (block >= blocks) continue;
+        float most[QUAD] = {score[r].x, score[r].y, score[r].z, score[r].w};
+#pragma unroll
+        for (int distance = 16; distance; distance /= 2) {
+#pragma unroll
+            for (int i = 0; i < QUAD; i++) {
+                const float other = __shfl_xor_sync(0xffffffffu, most[i], distance);
+                most[i] = other > most[i] ? other : most[i];
+            }
+        }
+        if (lane == 0) *(float4*)shared.maxima[block][key / 32] = make_float4(most[0], most[1], most[2], most[3]);
+    }
+    sync_threads(0, THREADS);
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++) {
+        const int block = team + r * TEAMS;
+        if (block >= blocks) continue;
+        const float own[QUAD] = {score[r].x, score[r].y, score[r].z, score[r].w};
+        float4 most = *(const float4*)shared.maxima[block][0];
+#pragma unroll
+        for (int w = 1; w < KEY_BLOCK / 32; w++) {
+            const float4 other = *(const float4*)shared.maxima[block][w];
+            most.x = other.x > most.x ? other.x : most.x, most.y = other.y > most.y ? other.y : most.y;
+            most.z = other.z > most.z ? other.z : most.z, most.w = other.w > most.w ? other.w : most.w;
+        }
+        const float largest[QUAD] = {most.x, most.y, most.z, most.w};
+#pragma unroll
+        for (int i = 0; i < QUAD; i++)
+            shared.weights[i][block * KEY_BLOCK + key] = own[i] == -INFINITY ? 0.0f : exact_exp(own[i] - largest[i]);
+        if (key == 0) *(float4*)shared.largest[block] = most;
+    }
+}
+
+// Sums of the numerators of each block and query, in the order of add_weights, by the 16 half warps after `first`.
+__device__ __forceinline__ void short_totals(ShortShared& shared, int blocks, int first) {
+    const int lane = thread_index() & 15;
+#pragma unroll 1
+    for (int at = (thread_index() - first) / 16; at < blocks * QUAD; at += 16) {
+        const float* weights = shared.weights[at % QUAD] + at / QUAD * KEY_BLOCK + lane;
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < KEY_BLOCK; i += 16) sum = sum + weights[i];
+#pragma unroll
+        for (int distance = 8; distance; distance /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, distance);
+        if (lane == 0) shared.totals[at / QUAD][at % QUAD] = sum;
+    }
+}
+
+// Factors of a merge in the order of blocks (merge_block), by a thread for each block and query.
+__device__ __forceinline__ void short_factors(ShortShared& shared, int blocks, int thread) {
+    const int block = thread / QUAD, query = thread % QUAD;
+    if (block >= blocks) return;
+    float most = -INFINITY;
+#pragma unroll 1
+    for (int b = 0; b < block; b++) {
+        const float largest = shared.largest[b][query];
+        most = largest > most ? largest : most;
+    }
+    float before, now;
+    merge_block(most, before, now, shared.largest[block][query]);
+    shared.before[block][query] = before, shared.now[block][query] = now;
+}
+
+// Sums of SHORT_COLUMNS columns of the values of all blocks for a quad, their merge and their quotients. Values are
+// brought before `wait`, as operations before the previous one wrote them.
+template <int DIM, int THREADS, class Wait>
+__device__ __forceinline__ void attention_short(ShortShared& shared, const TokenAttention& own, const AttentionRow& row,
+                                                const Wait& wait) {
+    constexpr int SLICES = DIM / SHORT_COLUMNS, HALVES = SHORT_COLUMNS / 4;
+    static_assert(THREADS == 512 && SHORT_BLOCKS <= 6 && SHORT_COLUMNS * QUAD == 32, "warps have their tasks");
+    const int thread = thread_index(), lane = thread & 31, warp = thread / 32, group = own.heads / own.kv_heads;
+    const int items = own.kv_heads * own.quads * SLICES;
+    bool waited = false;
+#pragma unroll 1
+    for (int at = blockIdx.x; at < items || !waited; at += gridDim.x) {
+        const bool has = at < items;
+        const int quad = at / SLICES, head = quotient(quad, own.quads), first = (quad - head * own.quads) * QUAD;
+        const int column = at % SLICES * SHORT_COLUMNS, queries = min(QUAD, group - first);
+        if (has) {
+            const float* values = row.values + (size_t)head * row.capacity * DIM + column;
+#pragma unroll 1
+            for (int i = thread; i < row.length * HALVES; i += THREADS) {
+                const int key = i / HALVES;
+                const float* from = key + 1 == row.length ? own.v + head * DIM + column : values + (size_t)key * DIM;
+                copy_16(shared_address(&shared.values[key][i % HALVES * 4]), from + i % HALVES * 4);
+            }
+            commit_copies();
+        }
+        // A lane of the first warp has a query and a column at the end.
+        const int query = lane / SHORT_COLUMNS, own_column = column + lane % SHORT_COLUMNS;
+        const size_t of_query = head * group + first + query;
+        const bool has_output = has && warp == 0 && query < queries;
+        float gate = 0;
+        if (has_output && own.gates.gates) gate = own.gates.gates[of_query * own.gates.stride + own_column];
+        if (!waited) wait();
+        waited = true;
+        if (!has) break;
+        short_weights<THREADS>(shared, own.scores + (size_t)quad * own.blocks * KEY_BLOCK * QUAD, queries, row.length);
+        wait_for_copies<0>();
+        sync_threads(0, THREADS);
+        // A warp for each block, with a lane for each query and column.
+        if (warp < own.blocks) {
+            const int start = warp * KEY_BLOCK;
+            shared.sums[warp][lane] = sum_short(&shared.values[start][lane % SHORT_COLUMNS], &shared.weights[query][start],
+                                                min(KEY_BLOCK, row.length - start));
+        } else if (warp >= 8) {
+            short_totals(shared, own.blocks, 8 * 32);
+        } else if (warp == 7) {
+            short_factors(shared, own.blocks, lane);
+        }
+        sync_threads(0, THREADS);
+        if (has_output) {
+            float total = 0, sum = 0;
+#pragma unroll 1
+            for (int b = 0; b < own.blocks; b++) {
+                const float before = shared.before[b][query], now = shared.now[b][query];
+                total = __fmaf_rn(before, total, now * shared.totals[b][query]);
+                sum = __fmaf_rn(before, sum, shared.sums[b][lane] * now);
+            }
+            own.out[of_query * DIM + own_column] = gated_output(own.gates, sum / total, gate);
+        }
+        sync_threads(0, THREADS);
+    }
+}
