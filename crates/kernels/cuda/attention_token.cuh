@@ -415,7 +415,7 @@ struct ValueOutput {
 };
 
 // Partial sums that a thread loads at a time in a merge: as many as registers are left for.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int MERGED_AHEAD = 2;
 #else
 constexpr int MERGED_AHEAD = 8;
