@@ -10,8 +10,9 @@ struct ShortShared {
     __align__(16) float values[SHORT_KEYS][SHORT_COLUMNS];
     // Rows start at other banks.
     __align__(16) float weights[QUAD][SHORT_KEYS + 4];
-    float maxima[SHORT_BLOCKS][KEY_BLOCK / 32][QUAD];
-    float largest[SHORT_BLOCKS][QUAD], totals[SHORT_BLOCKS][QUAD];
+    __align__(16) float maxima[SHORT_BLOCKS][KEY_BLOCK / 32][QUAD];
+    __align__(16) float largest[SHORT_BLOCKS][QUAD];
+    float totals[SHORT_BLOCKS][QUAD];
     // Factors of a merge: of what was there before a block, and of the block.
     float before[SHORT_BLOCKS][QUAD], now[SHORT_BLOCKS][QUAD];
     float sums[SHORT_BLOCKS][QUAD * SHORT_COLUMNS];
@@ -61,28 +62,26 @@ __device__ __forceinline__ float sum_short(const float* values, const float* wei
 // thread for each key.
 template <int THREADS>
 __device__ __forceinline__ void short_weights(ShortShared& shared, const float* scores, int queries, int length) {
-    constexpr int TEAMS = THREADS / KEY_BLOCK, ROUNDS = SHORT_BLOCKS / TEAMS;
-    const int key = thread_index() % KEY_BLOCK, lane = key & 31, team = thread_index() / KEY_BLOCK;
+    constexpr int TEAMS = THREADS / KEY_BLOCK;
+    const int key = thread_index() % KEY_BLOCK, lane = key & 31, first = thread_index() / KEY_BLOCK;
     const int blocks = (length + KEY_BLOCK - 1) / KEY_BLOCK;
-    float4 score[ROUNDS];
+    auto load = [&](int at) {
+        float4 score = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+        return at < length ? *(const float4*)(scores + (size_t)at * QUAD) : score;
+    };
+    // Those of the next block are on their way meanwhile.
+    float4 next = load(first * KEY_BLOCK + key);
+#pragma unroll 1
+    for (int block = first; block < blocks; block += TEAMS) {
+        const int at = block * KEY_BLOCK + key;
+        float most[QUAD] = {next.x, next.y, next.z, next.w};
+        next = load(at + TEAMS * KEY_BLOCK);
 #pragma unroll
-    for (int r = 0; r < ROUNDS; r++) {
-        const int at = (team + r * TEAMS) * KEY_BLOCK + key;
-        score[r] = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
-        if (at < length) score[r] = *(const float4*)(scores + (size_t)at * QUAD);
-        if (queries < 2) score[r].y = -INFINITY;
-        if (queries < 3) score[r].z = -INFINITY;
-        if (queries < 4) score[r].w = -INFINITY;
-    }
+        for (int i = 0; i < QUAD; i++) {
+            most[i] = i < queries ? most[i] : -INFINITY;
+            shared.weights[i][at] = most[i];
 #pragma unroll
-    for (int r = 0; r < ROUNDS; r++) {
-        const int block = team + r * TEAMS;
-        if (block >= blocks) continue;
-        float most[QUAD] = {score[r].x, score[r].y, score[r].z, score[r].w};
-#pragma unroll
-        for (int distance = 16; distance; distance /= 2) {
-#pragma unroll
-            for (int i = 0; i < QUAD; i++) {
+            for (int distance = 16; distance; distance /= 2) {
                 const float other = __shfl_xor_sync(0xffffffffu, most[i], distance);
                 most[i] = other > most[i] ? other : most[i];
             }
@@ -90,11 +89,8 @@ __device__ __forceinline__ void short_weights(ShortShared& shared, const float* 
         if (lane == 0) *(float4*)shared.maxima[block][key / 32] = make_float4(most[0], most[1], most[2], most[3]);
     }
     sync_threads(0, THREADS);
-#pragma unroll
-    for (int r = 0; r < ROUNDS; r++) {
-        const int block = team + r * TEAMS;
-        if (block >= blocks) continue;
-        const float own[QUAD] = {score[r].x, score[r].y, score[r].z, score[r].w};
+#pragma unroll 1
+    for (int block = first; block < blocks; block += TEAMS) {
         float4 most = *(const float4*)shared.maxima[block][0];
 #pragma unroll
         for (int w = 1; w < KEY_BLOCK / 32; w++) {
@@ -104,8 +100,11 @@ __device__ __forceinline__ void short_weights(ShortShared& shared, const float* 
         }
         const float largest[QUAD] = {most.x, most.y, most.z, most.w};
 #pragma unroll
-        for (int i = 0; i < QUAD; i++)
-            shared.weights[i][block * KEY_BLOCK + key] = own[i] == -INFINITY ? 0.0f : exact_exp(own[i] - largest[i]);
+        for (int i = 0; i < QUAD; i++) {
+            // The thread wrote the score.
+            float& weight = shared.weights[i][block * KEY_BLOCK + key];
+            weight = weight == -INFINITY ? 0.0f : exact_exp(weight - largest[i]);
+        }
         if (key == 0) *(float4*)shared.largest[block] = most;
     }
 }

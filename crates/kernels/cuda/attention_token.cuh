@@ -1,6 +1,6 @@
-// Attention of a single token (attention.cuh) in two operations of a persistent kernel, with the same bits: scores of
-// some keys, for which CTAs make the queries and the token's key (heads.cuh), then sums of some columns of a block's
-// values, of which the last block to end merges all.
+// Attention of a single token (attention.cuh) in three operations of a persistent kernel, with the same bits: scores of
+// some keys, for which CTAs make the queries and the token's key (heads.cuh), sums of some columns of a block's values,
+// and a merge of all blocks.
 #pragma once
 #include "attention.cuh"
 #include "block.cuh"
@@ -9,7 +9,7 @@
 // Queries of a key head that are computed together.
 constexpr int QUAD = 4;
 // Columns of values that are summed together.
-constexpr int SLICE = 64;
+constexpr int SLICE = 64, PARTIAL = SLICE + 4;
 // Keys that a warp scores together: a lane for each key and query.
 constexpr int SCORE_KEYS = 32 / QUAD;
 
@@ -19,15 +19,14 @@ struct TokenAttention {
     float* out;
     // [kv_heads][quads][blocks * KEY_BLOCK][QUAD]
     float* scores;
-    // [kv_heads][quads][slices][blocks][QUAD][SLICE + 2]
+    // [kv_heads][quads][slices][blocks][QUAD][PARTIAL]: sums, then the largest score and the sum of weights.
     float* partials;
-    // [kv_heads][quads][slices], zero before and afterwards.
-    u32* arrived;
     OutputGates gates;
     int heads, kv_heads;
     // Quads of queries of a key head, and blocks of keys.
     int quads, blocks;
     float scale;
+    int dim;
 };
 
 template <int DIM>
@@ -71,14 +70,9 @@ constexpr int VALUE_THREADS = 256, VALUE_TEAMS = 2, VALUE_ROOM = 256;
 
 // What a team has for itself.
 struct __align__(16) ValueTeam {
-    union {
-        float weights[QUAD][KEY_BLOCK];
-        // Of blocks in a merge, when the weights have been used.
-        float factors[KEY_BLOCK][QUAD];
-    };
+    float weights[QUAD][KEY_BLOCK];
     float maxima[VALUE_THREADS / 32][QUAD];
     float largest[QUAD], totals[QUAD];
-    u32 last;
 };
 
 struct ValueShared {
@@ -118,19 +112,19 @@ struct ScoreNumbers {
     }
 };
 
-// The product of a query and a key. Some numbers are loaded while others are multiplied.
-template <int DIM>
-__device__ __forceinline__ float dot(const float* query, const float* key) {
+// The product of a query and a key, of some of their numbers, added to `score`. Some are loaded while others are
+// multiplied.
+template <int LENGTH>
+__device__ __forceinline__ float add_dot(float score, const float* query, const float* key) {
     constexpr int COUNT = ScoreNumbers::COUNT;
     ScoreNumbers now, next;
-    float score = 0;
     now.load(query, key);
 #pragma unroll 1
-    for (int i = 0; i < DIM; i += 2 * COUNT) {
+    for (int i = 0; i < LENGTH; i += 2 * COUNT) {
         next.load(query + i + COUNT, key + i + COUNT);
         now.add_to(score);
         // The last round loads its own numbers again.
-        const int after = i + 2 * COUNT < DIM ? i + 2 * COUNT : i;
+        const int after = i + 2 * COUNT < LENGTH ? i + 2 * COUNT : i;
         now.load(query + after, key + after);
         next.add_to(score);
     }
@@ -151,9 +145,11 @@ struct TokenHeads {
 // Scores: each warp takes one job after another, SCORE_KEYS keys and a quad. CTAs have neighbouring jobs, so each
 // has few quads, and makes their queries itself. Keys of earlier tokens are brought before `wait`, which returns once
 // the previous operation is done; the warp that has the token's key makes it, and writes key and value to the cache.
+// Half of the next keys are on their way while the other half is multiplied.
 template <int DIM, int THREADS, class Wait>
 __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const TokenHeads& heads, const Wait& wait) {
     constexpr int WARPS = ScoreShared<DIM>::WARPS, QUADS = ScoreShared<DIM>::QUADS, QUERIES = QUADS * QUAD;
+    constexpr int HALF = DIM / 2, FOURS = HALF / 4;
     static_assert(QUERIES * 32 <= THREADS && WARPS * 32 <= THREADS, "a warp makes a query");
     const TokenAttention& own = heads.own;
     const HeadRow& row = heads.row;
@@ -163,14 +159,17 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
     int first = cta * (jobs / grid) + min(cta, jobs % grid);
     const int last = first + jobs / grid + (cta < jobs % grid);
     auto count_of = [&](int chunk) { return min(length - chunk * SCORE_KEYS, SCORE_KEYS); };
-    // Earlier tokens' keys of a job, which is number `chunk` of its quad.
-    auto fetch = [&](int quad, int chunk) {
+    // A half of earlier tokens' keys of a job, which is number `chunk` of its quad.
+    auto fetch = [&](int quad, int chunk, int half) {
         const int count = chunk + 1 < chunks ? SCORE_KEYS : count_of(chunk) - 1;
-        const float* keys = row.keys + ((size_t)quotient(quad, own.quads) * row.capacity + chunk * SCORE_KEYS) * DIM;
+        const size_t first_key = (size_t)quotient(quad, own.quads) * row.capacity + chunk * SCORE_KEYS;
+        const float* keys = row.keys + first_key * DIM + half * HALF;
         // Unrolled, it takes more registers than the persistent kernel has.
 #pragma unroll 1
-        for (int i = lane; i < count * (DIM / 4); i += 32)
-            copy_16(shared_address(&shared.keys[warp][i / (DIM / 4)][i % (DIM / 4) * 4]), keys + (size_t)i * 4);
+        for (int i = lane; i < count * FOURS; i += 32)
+            copy_16(shared_address(&shared.keys[warp][i / FOURS][half * HALF + i % FOURS * 4]),
+                    keys + (size_t)(i / FOURS) * DIM + i % FOURS * 4);
+        commit_copies();
     };
     // The token's key, if the job has it.
     auto make_key = [&](int quad, int chunk) {
@@ -205,9 +204,9 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
         // The first quad, and the end of those that are there at once.
         const int quad = first / chunks, end = min(last, (quad + QUADS) * chunks);
         int job = first + warp;
-        const bool has = warp < WARPS && job < end;
+        bool has = warp < WARPS && job < end;
         int at = job / chunks, chunk = job - at * chunks;
-        if (has) fetch(at, chunk);
+        if (has) fetch(at, chunk, 0), fetch(at, chunk, 1);
         if (!waited) {
             wait();
             waited = true;
@@ -215,23 +214,27 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
         }
         make_query(quad, (end - 1) / chunks);
         if (has) make_key(at, chunk);
-        commit_copies();
-        wait_for_copies<0>();
         sync_threads(0, THREADS);
         while (has) {
             const float* query = shared.queries[(at - quad) * QUAD + lane % QUAD];
-            const float score = dot<DIM>(query, shared.keys[warp][lane / QUAD]);
-            if (lane / QUAD < count_of(chunk))
-                own.scores[((size_t)at * own.blocks * KEY_BLOCK + chunk * SCORE_KEYS) * QUAD + lane] = score * own.scale;
-            job += WARPS;
-            if (job >= end) break;
-            at = job / chunks, chunk = job - at * chunks;
-            __syncwarp();
-            fetch(at, chunk);
-            make_key(at, chunk);
-            commit_copies();
-            wait_for_copies<0>();
-            __syncwarp();
+            const float* key = shared.keys[warp][lane / QUAD];
+            float* to = own.scores + ((size_t)at * own.blocks * KEY_BLOCK + chunk * SCORE_KEYS) * QUAD + lane;
+            const bool exists = lane / QUAD < count_of(chunk);
+            job += WARPS, chunk += WARPS, has = job < end;
+            while (chunk >= chunks) chunk -= chunks, at++;
+            float score = 0;
+#pragma unroll 1
+            for (int half = 0; half < 2; half++) {
+                wait_for_copies<1>();
+                __syncwarp();
+                score = add_dot<HALF>(score, query + half * HALF, key + half * HALF);
+                __syncwarp();
+                if (has) fetch(at, chunk, half);
+                // So that one batch is left to wait for.
+                if (!has) commit_copies();
+            }
+            if (exists) *to = score * own.scale;
+            if (has) make_key(at, chunk);
         }
         sync_threads(0, THREADS);
         first = end;
@@ -280,34 +283,6 @@ __device__ __forceinline__ void add_weights(ValueTeam& shared, int thread) {
 #pragma unroll
     for (int distance = 8; distance; distance /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, distance);
     if (lane == 0) shared.totals[query] = sum;
-}
-
-// Factors of the next 32 blocks of a query in a merge, in the order of merge_totals, by a warp: maxima do not depend
-// on their order, so only the total is added block after block.
-__device__ __forceinline__ void merge_factors(ValueTeam& shared, const float* parts, int query, int start, int blocks,
-                                              float& most, float& total) {
-    const int lane = thread_index() & 31;
-    const bool has = start + lane < blocks;
-    const float* own = parts + ((size_t)(start + lane) * QUAD + query) * (SLICE + 2) + SLICE;
-    const float largest = has ? own[0] : -INFINITY, part = has ? own[1] : 0.0f;
-    float next = largest > most ? largest : most;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-        const float other = __shfl_sync(0xffffffffu, next, lane < distance ? lane : lane - distance);
-        next = other > next ? other : next;
-    }
-    float previous = __shfl_sync(0xffffffffu, next, lane ? lane - 1 : 0);
-    if (lane == 0) previous = most;
-    const float before = exact_exp(previous - next), now = exact_exp(largest - next);
-    if (has) shared.factors[2 * lane][query] = before, shared.factors[2 * lane + 1][query] = now;
-    const float own_part = now * part;
-#pragma unroll 4
-    for (int b = 0; b < min(32, blocks - start); b++) {
-        const float factor = __shfl_sync(0xffffffffu, before, b), more = __shfl_sync(0xffffffffu, own_part, b);
-        total = __fmaf_rn(factor, total, more);
-    }
-    most = __shfl_sync(0xffffffffu, next, 31);
-    if (lane == 0) shared.totals[query] = total;
 }
 
 // Values of some neighbouring keys, of a column, and their weights for two queries.
@@ -395,69 +370,6 @@ struct ValueItem {
     }
 };
 
-// The output of a thread that has a column and a query.
-struct ValueOutput {
-    bool exists;
-    int column;
-    // Its head among those of all tokens.
-    size_t head;
-
-    template <int DIM>
-    __device__ __forceinline__ ValueOutput(const TokenAttention& own, const AttentionRow& row, const ValueItem<DIM>& item, int thread) {
-        const int group = own.heads / own.kv_heads, query = thread / SLICE;
-        exists = query < item.queries, column = item.slice * SLICE + thread % SLICE;
-        head = (size_t)row.start * own.heads + item.head * group + (item.quad - item.head * own.quads) * QUAD + query;
-    }
-
-    __device__ __forceinline__ float gate(const TokenAttention& own) const {
-        return own.gates.gates && exists ? own.gates.gates[head * own.gates.stride + column] : 0.0f;
-    }
-};
-
-// Partial sums that a thread loads at a time in a merge: as many as registers are left for.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int MERGED_AHEAD = 2;
-#else
-constexpr int MERGED_AHEAD = 8;
-#endif
-
-// Merges all blocks of an item's quad and slice, and writes the quotients, by a team: threads have a column and a
-// query.
-template <int DIM>
-__device__ __forceinline__ void merge_slices(ValueTeam& shared, const TokenAttention& own, const AttentionRow& row, int at) {
-    constexpr int TOGETHER = 32, AHEAD = MERGED_AHEAD, PARTIAL = SLICE + 2;
-    const Team<VALUE_THREADS> team;
-    const int thread = team.thread(), column = thread % SLICE, query = thread / SLICE, warp = thread / 32;
-    const ValueItem<DIM> item(own, row, at);
-    const ValueOutput output(own, row, item, thread);
-    const float gate = output.gate(own);
-    const float* partials = own.partials + (size_t)item.of_slices() * own.blocks * QUAD * PARTIAL;
-    const float* parts_of_thread = partials + query * PARTIAL + column;
-    float most = -INFINITY, total = 0, sum = 0;
-#pragma unroll 1
-    for (int start = 0; start < own.blocks; start += TOGETHER) {
-#pragma unroll 1
-        for (int some = 0; some < TOGETHER; some += AHEAD) {
-            const int count = own.blocks - start - some;
-            float parts[AHEAD];
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++)
-                if (i < count) parts[i] = parts_of_thread[(size_t)(start + some + i) * QUAD * PARTIAL];
-            if (some == 0) {
-                if (warp < QUAD) merge_factors(shared, partials, warp, start, own.blocks, most, total);
-                team.sync();
-            }
-            const float* factors = &shared.factors[2 * some][query];
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++)
-                if (i < count) sum = __fmaf_rn(factors[2 * i * QUAD], sum, parts[i] * factors[(2 * i + 1) * QUAD]);
-        }
-        team.sync();
-    }
-    if (output.exists) own.out[output.head * DIM + output.column] = gated_output(own.gates, sum / shared.totals[query], gate);
-    team.sync();
-}
-
 // The values of a team's items, a stage of keys after another, two of them at a time.
 template <int DIM>
 struct ValueStages {
@@ -501,7 +413,6 @@ struct ValueStages {
 template <int DIM, int THREADS, class Wait>
 __device__ __forceinline__ void attention_values(ValueShared& all, const TokenAttention& own, const AttentionRow& row,
                                                  const Wait& wait) {
-    constexpr int PARTIAL = SLICE + 2;
     static_assert(THREADS == VALUE_THREADS * VALUE_TEAMS, "teams have all threads");
     const Team<VALUE_THREADS> team;
     const int thread = team.thread(), grid = gridDim.x;
@@ -538,24 +449,7 @@ __device__ __forceinline__ void attention_values(ValueShared& all, const TokenAt
             stages.fetch(thread, place);
             place ^= 1;
         }
-        if (own.blocks == 1) {
-            // Sums go to the threads of their outputs, where the weights were.
-            if (thread < SUM_THREADS) {
-#pragma unroll
-                for (int i = 0; i < 2; i++) shared.weights[thread / SLICE * 2 + i][thread % SLICE] = sums[i];
-            }
-            team.sync();
-            const ValueOutput output(own, row, item, thread);
-            // A merge with nothing multiplies by 1 and adds zeros.
-            if (output.exists) {
-                const float sum = __fmaf_rn(0.0f, 0.0f, shared.weights[thread / SLICE][thread % SLICE]);
-                own.out[output.head * DIM + output.column] = gated_output(own.gates, sum / shared.totals[thread / SLICE], output.gate(own));
-            }
-            team.sync();
-            continue;
-        }
-        const int of_slice = item.of_slices();
-        float* part = own.partials + ((size_t)of_slice * own.blocks + item.block) * QUAD * PARTIAL;
+        float* part = own.partials + ((size_t)item.of_slices() * own.blocks + item.block) * QUAD * PARTIAL;
         if (thread < SUM_THREADS) {
 #pragma unroll
             for (int i = 0; i < 2; i++) part[(thread / SLICE * 2 + i) * PARTIAL + thread % SLICE] = sums[i];
@@ -564,15 +458,7 @@ __device__ __forceinline__ void attention_values(ValueShared& all, const TokenAt
             part[thread * PARTIAL + SLICE] = shared.largest[thread];
             part[thread * PARTIAL + SLICE + 1] = shared.totals[thread];
         }
-        __threadfence();
+        // The next item changes what was written.
         team.sync();
-        if (thread == 0) {
-            shared.last = atomicAdd(own.arrived + of_slice, 1) == (u32)own.blocks - 1;
-            if (shared.last) own.arrived[of_slice] = 0;
-        }
-        team.sync();
-        if (!shared.last) continue;
-        __threadfence();
-        merge_slices<DIM>(shared, own, row, at);
     }
 }

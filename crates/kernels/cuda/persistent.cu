@@ -166,6 +166,10 @@ __device__ __forceinline__ void values_operation(unsigned char* scratch, Argumen
     attention_values<DIM, STEP_THREADS>(*in_shared((ValueShared*)scratch), own, row, wait);
 }
 
+__device__ __forceinline__ void merge_operation(unsigned char* scratch, ArgumentReader arguments, PreviousOperation wait) {
+    attention_merge<STEP_THREADS>(*in_shared((MergeShared*)scratch), arguments.take<TokenAttention>(), wait);
+}
+
 template <int DIM>
 __device__ __forceinline__ void short_operation(unsigned char* scratch, ArgumentReader arguments, PreviousOperation wait) {
     const TokenAttention& own = arguments.take<TokenAttention>();
@@ -211,6 +215,7 @@ __device__ __forceinline__ void execute(int kind, unsigned char* scratch, Argume
         case VALUES_64: values_operation<64>(scratch, arguments, wait); break;
         case VALUES_128: values_operation<128>(scratch, arguments, wait); break;
         case VALUES_256: values_operation<256>(scratch, arguments, wait); break;
+        case MERGE: merge_operation(scratch, arguments, wait); break;
         case VALUES_SHORT_64: short_operation<64>(scratch, arguments, wait); break;
         case VALUES_SHORT_128: short_operation<128>(scratch, arguments, wait); break;
         case VALUES_SHORT_256: short_operation<256>(scratch, arguments, wait); break;

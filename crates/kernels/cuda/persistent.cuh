@@ -1,5 +1,6 @@
 // What operations of the persistent kernel share: their records, shared memory, and the wait between them.
 #pragma once
+#include "attention_merge.cuh"
 #include "attention_short.cuh"
 
 // Warps that compute, and all of them: one of the others loads weights, one prefetches them, two do nothing, as
@@ -27,6 +28,7 @@ enum OperationKind {
     VALUES_64,
     VALUES_128,
     VALUES_256,
+    MERGE,
     VALUES_SHORT_64,
     VALUES_SHORT_128,
     VALUES_SHORT_256,
@@ -73,7 +75,8 @@ struct StepShared {
 // Bytes of it.
 constexpr int SCRATCH = (227 << 10) - (int)sizeof(StepShared);
 static_assert(SCRATCH == 81664, "the size that parameters.rs has");
-static_assert(sizeof(ValueShared) <= SCRATCH && sizeof(ShortShared) <= SCRATCH && sizeof(ScoreShared<64>) <= SCRATCH &&
+static_assert(sizeof(ValueShared) <= SCRATCH && sizeof(ShortShared) <= SCRATCH &&
+                  sizeof(MergeShared) <= SCRATCH && sizeof(ScoreShared<64>) <= SCRATCH &&
                   sizeof(ScoreShared<128>) <= SCRATCH && sizeof(ScoreShared<256>) <= SCRATCH,
               "attention fits");
 

@@ -31,6 +31,7 @@ pub const KERNELS: &[(&str, &str)] = &[
 /// Headers that the sources include.
 pub const HEADERS: &[(&str, &str)] = &[
     ("attention.cuh", include_str!("../cuda/attention.cuh")),
+    ("attention_merge.cuh", include_str!("../cuda/attention_merge.cuh")),
     ("attention_short.cuh", include_str!("../cuda/attention_short.cuh")),
     ("attention_token.cuh", include_str!("../cuda/attention_token.cuh")),
     ("block.cuh", include_str!("../cuda/block.cuh")),

@@ -224,6 +224,7 @@ pub enum OperationKind {
     Values64,
     Values128,
     Values256,
+    Merge,
     ValuesShort64,
     ValuesShort128,
     ValuesShort256,
@@ -253,7 +254,7 @@ pub struct HeadArrays {
     pub out: u64,
 }
 
-/// Attention of a token in two operations.
+/// Attention of a token in some operations.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct TokenAttention {
@@ -261,19 +262,20 @@ pub struct TokenAttention {
     pub out: u64,
     pub scores: u64,
     pub partials: u64,
-    pub arrived: u64,
     pub gates: OutputGates,
     pub heads: i32,
     pub kv_heads: i32,
     pub quads: i32,
     pub blocks: i32,
     pub scale: f32,
-    pub padding: i32,
+    pub dim: i32,
 }
 
-/// Queries that are computed together, and columns of values.
+/// Queries that are computed together, columns of values, and numbers that stand for them and what
+/// belongs to them.
 pub const ATTENTION_QUAD: i32 = 4;
 pub const ATTENTION_SLICE: i32 = 64;
+pub const ATTENTION_PARTIAL: i32 = ATTENTION_SLICE + 4;
 /// Most blocks of keys whose values are summed up column by column.
 pub const SHORT_ATTENTION_BLOCKS: i32 = 6;
 

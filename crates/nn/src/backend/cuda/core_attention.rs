@@ -1,12 +1,12 @@
 //! Core attention of a batch: norms, rotation and appending in one launch, attention in one or two;
-//! for a single token in two operations of the persistent kernel.
+//! for a single token in two or three operations of the persistent kernel.
 
 use kernels::{
     RopePairs,
     cuda::{
-        ATTENTION_QUAD, ATTENTION_SLICE, AttentionSpan, AttentionSpans, HeadArrays, HeadSizes, HeadSpan,
-        HeadSpans, OperationKind, OutputGates, SHORT_ATTENTION_BLOCKS, TokenAttention, few_shared,
-        many_queries, many_shared, prompt_queries, prompt_shared,
+        ATTENTION_PARTIAL, ATTENTION_QUAD, ATTENTION_SLICE, AttentionSpan, AttentionSpans, HeadArrays,
+        HeadSizes, HeadSpan, HeadSpans, OperationKind, OutputGates, SHORT_ATTENTION_BLOCKS, TokenAttention,
+        few_shared, many_queries, many_shared, prompt_queries, prompt_shared,
     },
 };
 use mlx::{Array, Dtype, cuda::Arguments};
@@ -293,20 +293,19 @@ fn attend_token(attention: &CoreAttention, heads: &Heads, row: &Placed, gates: O
     let blocks = (row.past + 1 + KEY_BLOCK - 1) / KEY_BLOCK;
     let slices = dim / ATTENTION_SLICE;
     let scores = scratch_f32([kv_heads * quads, blocks, KEY_BLOCK, ATTENTION_QUAD]);
-    let partials = scratch_f32([kv_heads * quads * slices, blocks, ATTENTION_QUAD, ATTENTION_SLICE + 2]);
+    let partials = scratch_f32([kv_heads * quads * slices, blocks, ATTENTION_QUAD, ATTENTION_PARTIAL]);
     let own = TokenAttention {
         v: heads.arrays.v,
         out: out.device_address(),
         scores: scores.pointer(),
         partials: partials.pointer(),
-        arrived: counters((kv_heads * quads * slices) as usize),
         gates,
         heads: *queries,
         kv_heads: *kv_heads,
         quads,
         blocks,
         scale: attention.softmax.scale,
-        padding: 0,
+        dim: *dim,
     };
     use OperationKind::*;
     let is_short = blocks <= SHORT_ATTENTION_BLOCKS;
@@ -322,6 +321,9 @@ fn attend_token(attention: &CoreAttention, heads: &Heads, row: &Placed, gates: O
     queue("scores", scores, of_scores.with(heads.spans.spans[0]));
     let (spans, _) = attention_spans(&[row], |_| 0);
     queue("values", values, Arguments::new().with(own).with(spans.spans[0]));
+    if !is_short {
+        queue("merge", Merge, Arguments::new().with(own));
+    }
 }
 
 #[track_caller]
