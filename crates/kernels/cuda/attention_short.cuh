@@ -69,13 +69,13 @@ __device__ __forceinline__ void short_weights(ShortShared& shared, const float* 
         float4 score = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
         return at < length ? *(const float4*)(scores + (size_t)at * QUAD) : score;
     };
-    // Those of the next block are on their way meanwhile.
-    float4 next = load(first * KEY_BLOCK + key);
+    // Those of the next two blocks are on their way meanwhile.
+    float4 next = load(first * KEY_BLOCK + key), after = load((first + TEAMS) * KEY_BLOCK + key);
 #pragma unroll 1
     for (int block = first; block < blocks; block += TEAMS) {
         const int at = block * KEY_BLOCK + key;
         float most[QUAD] = {next.x, next.y, next.z, next.w};
-        next = load(at + TEAMS * KEY_BLOCK);
+        next = after, after = load(at + 2 * TEAMS * KEY_BLOCK);
 #pragma unroll
         for (int i = 0; i < QUAD; i++) {
             most[i] = i < queries ? most[i] : -INFINITY;

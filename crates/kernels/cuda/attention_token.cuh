@@ -44,9 +44,13 @@ struct ScoreShared {
     // By all threads, which synchronise afterwards.
     __device__ __forceinline__ void prepare(const HeadSizes& sizes, const HeadArrays& arrays, int position) {
         const int thread = thread_index();
+        // All are loaded before the first is used.
+        const bool has_weight = thread < DIM && arrays.query_weight, has_key_weight = thread < DIM && arrays.key_weight;
+        const float of_query = has_weight ? arrays.query_weight[thread] : 0.0f;
+        const float of_key = has_key_weight ? arrays.key_weight[thread] : 0.0f;
         if (thread < sizes.half) rotations[thread] = rotation(sizes, arrays.frequencies, thread, position);
-        if (thread < DIM && arrays.query_weight) query_weight[thread] = arrays.query_weight[thread];
-        if (thread < DIM && arrays.key_weight) key_weight[thread] = arrays.key_weight[thread];
+        if (has_weight) query_weight[thread] = of_query;
+        if (has_key_weight) key_weight[thread] = of_key;
     }
 
     // The query or key `from` goes to `x` after its norm and rotation, by a warp.
@@ -197,7 +201,6 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
             for (int k = lane; k < DIM; k += 32) x[k] = 0.0f;
         }
     };
-    shared.prepare(heads.sizes, heads.arrays, row.position);
     bool waited = false;
 #pragma unroll 1
     while (first < last || !waited) {
@@ -208,6 +211,7 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
         int at = job / chunks, chunk = job - at * chunks;
         if (has) fetch(at, chunk, 0), fetch(at, chunk, 1);
         if (!waited) {
+            shared.prepare(heads.sizes, heads.arrays, row.position);
             wait();
             waited = true;
             if (first >= last) break;

@@ -4,8 +4,9 @@
 #pragma once
 #include "persistent.cuh"
 
-// Slots that are copied at the same time: what CTAs tell each other comes after what is under way.
-constexpr int SLOTS_COMING = 2;
+// Slots that are copied at the same time: of the product that is being multiplied, and of later ones, as what CTAs tell
+// each other comes after what is under way.
+constexpr int SLOTS_COMING = 3, LATER_SLOTS_COMING = 1;
 // Slots after those of shared memory that are prefetched, one in so many cycles at most. The pace is that of the memory
 // or slower, for the same reason.
 constexpr int SLOTS_PREFETCHED = 12, PREFETCH_CYCLES = 1700;
@@ -63,11 +64,13 @@ struct SlotStream {
 __device__ __forceinline__ void load_weights(StepShared& shared, SlotStream stream) {
     const u32 full = shared_address(shared.full_barriers), empty = shared_address(shared.empty_barriers);
     volatile u32* loaded = &shared.loaded;
+    const volatile u32* current_end = &shared.current_end;
 #pragma unroll 1
     for (u32 slot = 0; stream.has_slot(); slot++) {
-        const u32 place = slot % SLOTS, round = slot / SLOTS, coming = slot - SLOTS_COMING;
+        const u32 place = slot % SLOTS, round = slot / SLOTS;
         if (round) barrier_wait(empty + place * 8, round - 1 & 1);
-        if (slot >= SLOTS_COMING) barrier_wait(full + coming % SLOTS * 8, coming / SLOTS & 1);
+        const u32 most = slot < *current_end ? SLOTS_COMING : LATER_SLOTS_COMING, coming = slot - most;
+        if (slot >= most) barrier_wait(full + coming % SLOTS * 8, coming / SLOTS & 1);
         const int jobs = stream.jobs();
         barrier_expect(full + place * 8, jobs * BLOCK_BYTES);
         // Nobody uses the places of missing jobs.

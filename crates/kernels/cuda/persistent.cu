@@ -243,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(LAUNCH_THREADS, 1)
     };
     if (thread_index() == 0) {
         shared.next_operation = operations;
-        shared.loaded = shared.first_slot = shared.slots = 0;
+        shared.loaded = shared.current_end = shared.first_slot = shared.slots = 0;
 #pragma unroll 1
         for (int i = 0; i < SLOTS; i++) {
             barrier_init(shared_address(shared.full_barriers + i), 1);

@@ -66,6 +66,8 @@ struct StepShared {
     u32 next_job, first_slot, slots;
     // Slots that were loaded so far.
     u32 loaded;
+    // The slot after the last one of the product that is being multiplied, or was.
+    u32 current_end;
     __align__(16) unsigned char operations[OPERATIONS_KNOWN][OPERATION_BYTES];
     __align__(128) unsigned char weights[SLOTS][SLOT_BYTES];
 

@@ -29,11 +29,16 @@ __device__ __forceinline__ void copy_numbers(float* to, const float* from, int c
 
 // Gates after their SiLU, by all threads; they are there once the threads have synchronised.
 __device__ __forceinline__ void fetch_gates(float* to, const float* from, int count) {
+    int i = thread_index() * 4;
+    float4 next = i < count ? *(const float4*)(from + i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 1
-    for (int i = thread_index() * 4; i < count; i += STEP_THREADS * 4) {
-        float4 gate = *(const float4*)(from + i);
+    while (i < count) {
+        float4 gate = next;
+        const int after = i + STEP_THREADS * 4;
+        if (after < count) next = *(const float4*)(from + after);
         gate.x = silu(gate.x), gate.y = silu(gate.y), gate.z = silu(gate.z), gate.w = silu(gate.w);
         *(float4*)(to + i) = gate;
+        i = after;
     }
 }
 
@@ -191,6 +196,7 @@ __device__ __forceinline__ void product_operation(StepShared& shared, int kind, 
         for (int i = thread_index(); i < segments * GROUPS * 8; i += STEP_THREADS) scratch.inputs[i] = planes[i];
         for (int i = thread_index(); i < segments * GROUPS; i += STEP_THREADS) scratch.steps[i] = steps[i];
     }
+    if (thread_index() == 0) *(volatile u32*)&shared.current_end = shared.first_slot + shared.slots;
     sync_step();
     multiply_row(shared, scratch, parts, segments, jobs);
 }
