@@ -9,7 +9,7 @@
 constexpr int SLOTS_COMING = 3, LATER_SLOTS_COMING = 1;
 // Slots after those of shared memory that are prefetched, one in so many cycles at most. The pace is that of the memory
 // or slower, for the same reason.
-constexpr int SLOTS_PREFETCHED = 12, PREFETCH_CYCLES = 1700;
+constexpr int SLOTS_PREFETCHED = 12, PREFETCH_CYCLES = 1500;
 
 // Jobs of a CTA in a product, each a segment of a tile.
 __device__ __forceinline__ int own_jobs(int tiles, int segments) {
