@@ -24,7 +24,7 @@ pub struct InputRow {
     pub inputs: i32,
     pub dim: i32,
     pub eps: f32,
-    /// Whether the operation before does not write the gates: for operations of a persistent kernel.
+    /// Whether the operation before does not write the gates: for a persistent kernel.
     pub has_early_gates: i32,
 }
 
