@@ -79,6 +79,13 @@ fn attention_of_steps_of_every_kind_matches_the_cpu() {
             attend((heads, kv_heads, dim, 32, false, false), RopePairs::Halves, &steps)
         });
     }
+    // First and last tokens of a block of keys, and of those whose values are summed up by columns.
+    for (heads, kv_heads, dim) in [(5, 1, 64), (2, 2, 128)] {
+        check(&format!("tokens of {heads} heads of {dim} where blocks of keys end"), || {
+            let steps: [&[i32]; 7] = [&[255], &[1], &[1], &[1278], &[1], &[1], &[1]];
+            attend((heads, kv_heads, dim, 32, false, true), RopePairs::Halves, &steps)
+        });
+    }
     // More blocks of keys than one load brings, and on a GPU than are merged at once.
     check("a token after many blocks of keys", || {
         let first = if is_gpu() { 9000 } else { 2200 };
