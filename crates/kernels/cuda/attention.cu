@@ -72,11 +72,7 @@ struct Block {
             const int end = visible_keys(row, first + r, group, base);
             score[r] = thread < min(end, count) ? score[r] * scale : -INFINITY;
             float most = score[r];
-#pragma unroll
-            for (int distance = 16; distance; distance /= 2) {
-                const float other = __shfl_xor_sync(0xffffffffu, most, distance);
-                most = other > most ? other : most;
-            }
+            most = largest_of_lanes(most);
             if (lane == 0) maxima[warp][r] = most;
         }
         __syncthreads();

@@ -17,10 +17,25 @@ struct OutputGates {
     const float* gates;
     int stride;
 
+    // 0 if there are none.
+    __device__ __forceinline__ float load(size_t head, int column) const {
+        return gates ? gates[head * stride + column] : 0.0f;
+    }
+
     __device__ __forceinline__ float apply(float value, size_t head, int column) const {
         return gates ? value * sigmoid(gates[head * stride + column]) : value;
     }
 };
+
+// The largest of a warp's scores, in each lane.
+__device__ __forceinline__ float largest_of_lanes(float most) {
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, most, distance);
+        most = other > most ? other : most;
+    }
+    return most;
+}
 
 // One sequence's queries, the last of its `length` keys.
 struct AttentionRow {

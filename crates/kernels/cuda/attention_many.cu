@@ -104,11 +104,7 @@ struct Chunk {
                 scores[i][r] = score;
                 largest = score > largest ? score : largest;
             }
-#pragma unroll
-            for (int distance = 16; distance; distance /= 2) {
-                const float other = __shfl_xor_sync(0xffffffffu, largest, distance);
-                largest = other > largest ? other : largest;
-            }
+            largest = largest_of_lanes(largest);
             if (lane == 0) maxima[thread / 32 & 1][query + r] = largest;
         }
         __syncthreads();

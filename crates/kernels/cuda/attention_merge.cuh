@@ -59,8 +59,7 @@ __device__ __forceinline__ void attention_merge(MergeShared& shared, const Token
         const size_t quad = key_head * own.quads + query / QUAD;
         const size_t slice = quad * (own.dim / SLICE) + column / SLICE;
         const float* parts = own.partials + (slice * own.blocks * QUAD + query % QUAD) * PARTIAL;
-        float gate = 0;
-        if (has_output && own.gates.gates) gate = own.gates.gates[(size_t)head * own.gates.stride + column + thread];
+        const float gate = has_output ? own.gates.load(head, column + thread) : 0.0f;
         if (!waited) wait();
         waited = true;
         if (!has) break;

@@ -5,6 +5,7 @@
 
 // Columns that a CTA sums up, and blocks of keys at most.
 constexpr int SHORT_COLUMNS = 8, SHORT_BLOCKS = 6, SHORT_KEYS = SHORT_BLOCKS * KEY_BLOCK;
+static_assert(SHORT_BLOCKS == 6 && PARTIAL == 68, "the numbers that parameters.rs has");
 
 struct ShortShared {
     __align__(16) float values[SHORT_KEYS][SHORT_COLUMNS];
@@ -20,39 +21,27 @@ struct ShortShared {
 
 // Values of some neighbouring keys, of a column, and their weights for a query.
 struct ShortValues {
-    static constexpr int KEYS = 8;
-    float values[KEYS], weights[KEYS];
+    static constexpr int COUNT = 8;
+    float values[COUNT], weights[COUNT];
 
     __device__ __forceinline__ void load(const float* from, const float* of_query) {
 #pragma unroll
-        for (int i = 0; i < KEYS; i++) values[i] = from[i * SHORT_COLUMNS];
+        for (int i = 0; i < COUNT; i++) values[i] = from[i * SHORT_COLUMNS];
         load_8(weights, of_query);
     }
 
     __device__ __forceinline__ void add_to(float& sum) const {
 #pragma unroll
-        for (int i = 0; i < KEYS; i++) sum = __fmaf_rn(weights[i], values[i], sum);
+        for (int i = 0; i < COUNT; i++) sum = __fmaf_rn(weights[i], values[i], sum);
     }
 };
 
-// Adds the values of `count` keys in their order. Those of some keys are loaded while those of others are added.
+// Adds the values of `count` keys in their order.
 __device__ __forceinline__ float sum_short(const float* values, const float* weights, int count) {
-    constexpr int KEYS = ShortValues::KEYS;
-    const int whole = count & ~(2 * KEYS - 1);
+    const int whole = count & ~(2 * ShortValues::COUNT - 1);
+    auto load = [&](ShortValues& to, int key) { to.load(values + key * SHORT_COLUMNS, weights + key); };
     float sum = 0;
-    if (whole) {
-        ShortValues now, next;
-        now.load(values, weights);
-#pragma unroll 1
-        for (int k = 0; k < whole; k += 2 * KEYS) {
-            next.load(values + (k + KEYS) * SHORT_COLUMNS, weights + k + KEYS);
-            now.add_to(sum);
-            // The last round loads its own keys again.
-            const int after = k + 2 * KEYS < whole ? k + 2 * KEYS : k;
-            now.load(values + after * SHORT_COLUMNS, weights + after);
-            next.add_to(sum);
-        }
-    }
+    if (whole) add_ahead<ShortValues>(whole, load, sum);
 #pragma unroll 1
     for (int k = whole; k < count; k++) sum = __fmaf_rn(weights[k], values[k * SHORT_COLUMNS], sum);
     return sum;
@@ -80,11 +69,7 @@ __device__ __forceinline__ void short_weights(ShortShared& shared, const float* 
         for (int i = 0; i < QUAD; i++) {
             most[i] = i < queries ? most[i] : -INFINITY;
             shared.weights[i][at] = most[i];
-#pragma unroll
-            for (int distance = 16; distance; distance /= 2) {
-                const float other = __shfl_xor_sync(0xffffffffu, most[i], distance);
-                most[i] = other > most[i] ? other : most[i];
-            }
+            most[i] = largest_of_lanes(most[i]);
         }
         if (lane == 0) *(float4*)shared.maxima[block][key / 32] = make_float4(most[0], most[1], most[2], most[3]);
     }
@@ -109,18 +94,12 @@ __device__ __forceinline__ void short_weights(ShortShared& shared, const float* 
     }
 }
 
-// Sums of the numerators of each block and query, in the order of add_weights, by the 16 half warps after `first`.
+// Sums of the numerators of each block and query, by the 16 half warps after thread `first`.
 __device__ __forceinline__ void short_totals(ShortShared& shared, int blocks, int first) {
-    const int lane = thread_index() & 15;
 #pragma unroll 1
     for (int at = (thread_index() - first) / 16; at < blocks * QUAD; at += 16) {
-        const float* weights = shared.weights[at % QUAD] + at / QUAD * KEY_BLOCK + lane;
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < KEY_BLOCK; i += 16) sum = sum + weights[i];
-#pragma unroll
-        for (int distance = 8; distance; distance /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, distance);
-        if (lane == 0) shared.totals[at / QUAD][at % QUAD] = sum;
+        const float sum = sum_weights(shared.weights[at % QUAD] + at / QUAD * KEY_BLOCK);
+        if (thread_index() % 16 == 0) shared.totals[at / QUAD][at % QUAD] = sum;
     }
 }
 
@@ -168,8 +147,7 @@ __device__ __forceinline__ void attention_short(ShortShared& shared, const Token
         const int query = lane / SHORT_COLUMNS, own_column = column + lane % SHORT_COLUMNS;
         const size_t of_query = head * group + first + query;
         const bool has_output = has && warp == 0 && query < queries;
-        float gate = 0;
-        if (has_output && own.gates.gates) gate = own.gates.gates[of_query * own.gates.stride + own_column];
+        const float gate = has_output ? own.gates.load(of_query, own_column) : 0.0f;
         if (!waited) wait();
         waited = true;
         if (!has) break;

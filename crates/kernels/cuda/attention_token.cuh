@@ -92,6 +92,23 @@ __device__ __forceinline__ float gated_output(const OutputGates& gates, float va
     return gates.gates ? value * sigmoid(gate) : value;
 }
 
+// Adds `count` products, a multiple of twice as many as `Numbers` has, in their order: those of some are loaded while
+// others are added.
+template <class Numbers, class Load, class Sum>
+__device__ __forceinline__ void add_ahead(int count, const Load& load, Sum& sum) {
+    constexpr int COUNT = Numbers::COUNT;
+    Numbers now, next;
+    load(now, 0);
+#pragma unroll 1
+    for (int i = 0; i < count; i += 2 * COUNT) {
+        load(next, i + COUNT);
+        now.add_to(sum);
+        // The last round loads its own numbers again.
+        load(now, i + 2 * COUNT < count ? i + 2 * COUNT : i);
+        next.add_to(sum);
+    }
+}
+
 // Neighbouring numbers of a query and a key.
 struct ScoreNumbers {
     static constexpr int COUNT = 8;
@@ -116,22 +133,10 @@ struct ScoreNumbers {
     }
 };
 
-// The product of a query and a key, of some of their numbers, added to `score`. Some are loaded while others are
-// multiplied.
+// The product of a query and a key, of LENGTH of their numbers, added to `score`.
 template <int LENGTH>
 __device__ __forceinline__ float add_dot(float score, const float* query, const float* key) {
-    constexpr int COUNT = ScoreNumbers::COUNT;
-    ScoreNumbers now, next;
-    now.load(query, key);
-#pragma unroll 1
-    for (int i = 0; i < LENGTH; i += 2 * COUNT) {
-        next.load(query + i + COUNT, key + i + COUNT);
-        now.add_to(score);
-        // The last round loads its own numbers again.
-        const int after = i + 2 * COUNT < LENGTH ? i + 2 * COUNT : i;
-        now.load(query + after, key + after);
-        next.add_to(score);
-    }
+    add_ahead<ScoreNumbers>(LENGTH, [&](ScoreNumbers& to, int i) { to.load(query + i, key + i); }, score);
     return score;
 }
 
@@ -141,9 +146,6 @@ struct TokenHeads {
     const HeadSizes& sizes;
     const HeadArrays& arrays;
     const HeadRow& row;
-
-    // Keys with the token's own.
-    __device__ __forceinline__ int length() const { return row.past + 1; }
 };
 
 // Scores: each warp takes one job after another, SCORE_KEYS keys and a quad. CTAs have neighbouring jobs, so each
@@ -157,7 +159,7 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
     static_assert(QUERIES * 32 <= THREADS && WARPS * 32 <= THREADS, "a warp makes a query");
     const TokenAttention& own = heads.own;
     const HeadRow& row = heads.row;
-    const int warp = thread_index() / 32, lane = thread_index() & 31, length = heads.length();
+    const int warp = thread_index() / 32, lane = thread_index() & 31, length = row.past + 1;
     const int chunks = (length + SCORE_KEYS - 1) / SCORE_KEYS;
     const int jobs = own.kv_heads * own.quads * chunks, cta = blockIdx.x, grid = gridDim.x;
     int first = cta * (jobs / grid) + min(cta, jobs % grid);
@@ -233,9 +235,12 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
                 __syncwarp();
                 score = add_dot<HALF>(score, query + half * HALF, key + half * HALF);
                 __syncwarp();
-                if (has) fetch(at, chunk, half);
-                // So that one batch is left to wait for.
-                if (!has) commit_copies();
+                if (has) {
+                    fetch(at, chunk, half);
+                } else {
+                    // So that one batch is left to wait for.
+                    commit_copies();
+                }
             }
             if (exists) *to = score * own.scale;
             if (has) make_key(at, chunk);
@@ -256,12 +261,7 @@ __device__ __forceinline__ void block_weights(const Block& team, ValueTeam& shar
 #pragma unroll
     for (int i = 0; i < QUAD; i++) {
         score[i] = key < count && i < queries ? score[i] : -INFINITY;
-        float most = score[i];
-#pragma unroll
-        for (int distance = 16; distance; distance /= 2) {
-            const float other = __shfl_xor_sync(0xffffffffu, most, distance);
-            most = other > most ? other : most;
-        }
+        const float most = largest_of_lanes(score[i]);
         if (lane == 0) shared.maxima[key / 32][i] = most;
     }
     team.sync();
@@ -278,28 +278,32 @@ __device__ __forceinline__ void block_weights(const Block& team, ValueTeam& shar
     }
 }
 
-// Sums of a quad's numerators: half a warp for each query adds every 16th key, then a tree. By two warps.
-__device__ __forceinline__ void add_weights(ValueTeam& shared, int thread) {
-    const int query = thread / 16, lane = thread & 15;
+// The sum of a block's numerators, by half a warp: each lane adds every 16th key, then a tree.
+__device__ __forceinline__ float sum_weights(const float* weights) {
+    const int lane = thread_index() & 15;
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < KEY_BLOCK; i += 16) sum = sum + shared.weights[query][i + lane];
-#pragma unroll
-    for (int distance = 8; distance; distance /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, distance);
-    if (lane == 0) shared.totals[query] = sum;
+    for (int i = 0; i < KEY_BLOCK; i += 16) sum = sum + weights[i + lane];
+    return reduce_16(sum);
+}
+
+// Those of a quad's queries, by two warps.
+__device__ __forceinline__ void add_weights(ValueTeam& shared, int thread) {
+    const float sum = sum_weights(shared.weights[thread / 16]);
+    if (thread % 16 == 0) shared.totals[thread / 16] = sum;
 }
 
 // Values of some neighbouring keys, of a column, and their weights for two queries.
 struct WeightedValues {
-    static constexpr int KEYS = 4;
-    float values[KEYS];
-    float4 weights[2][KEYS / 4];
+    static constexpr int COUNT = 4;
+    float values[COUNT];
+    float4 weights[2][COUNT / 4];
 
     __device__ __forceinline__ void load(const float* own, const float* first) {
 #pragma unroll
-        for (int i = 0; i < KEYS; i++) values[i] = own[i * SLICE];
+        for (int i = 0; i < COUNT; i++) values[i] = own[i * SLICE];
 #pragma unroll
-        for (int i = 0; i < KEYS / 4; i++) {
+        for (int i = 0; i < COUNT / 4; i++) {
             weights[0][i] = *(const float4*)(first + i * 4);
             weights[1][i] = *(const float4*)(first + KEY_BLOCK + i * 4);
         }
@@ -307,7 +311,7 @@ struct WeightedValues {
 
     __device__ __forceinline__ void add_to(float (&sums)[2]) const {
 #pragma unroll
-        for (int i = 0; i < KEYS; i += 4) {
+        for (int i = 0; i < COUNT; i += 4) {
 #pragma unroll
             for (int q = 0; q < 2; q++) {
                 const float4 weight = weights[q][i / 4];
@@ -323,24 +327,11 @@ struct WeightedValues {
 // Threads of a team that add up values: each has a column and two queries.
 constexpr int SUM_THREADS = SLICE * QUAD / 2;
 
-// Adds the values of `count` keys, of a column, in their order. Those of some keys are loaded while those of others
-// are added.
+// Adds the values of `count` keys, of a column, in their order.
 __device__ __forceinline__ void sum_values(const float* values, const float* weights, float (&sums)[2], int count) {
-    constexpr int KEYS = WeightedValues::KEYS;
-    const int whole = count & ~(2 * KEYS - 1);
-    if (whole) {
-        WeightedValues now, next;
-        now.load(values, weights);
-#pragma unroll 1
-        for (int k = 0; k < whole; k += 2 * KEYS) {
-            next.load(values + (k + KEYS) * SLICE, weights + k + KEYS);
-            now.add_to(sums);
-            // The last round loads its own keys again.
-            const int after = k + 2 * KEYS < whole ? k + 2 * KEYS : k;
-            now.load(values + after * SLICE, weights + after);
-            next.add_to(sums);
-        }
-    }
+    const int whole = count & ~(2 * WeightedValues::COUNT - 1);
+    auto load = [&](WeightedValues& to, int key) { to.load(values + key * SLICE, weights + key); };
+    if (whole) add_ahead<WeightedValues>(whole, load, sums);
 #pragma unroll 4
     for (int k = whole; k < count; k++) {
         sums[0] = __fmaf_rn(weights[k], values[k * SLICE], sums[0]);

@@ -15,10 +15,3 @@ struct Team {
     __device__ __forceinline__ int thread() const { return thread_index() % SIZE; }
     __device__ __forceinline__ void sync() const { sync_threads(1 + index(), SIZE); }
 };
-
-// A warp of any CTA.
-struct Warp {
-    static constexpr int SIZE = 32;
-    __device__ __forceinline__ int thread() const { return thread_index() & 31; }
-    __device__ __forceinline__ void sync() const { __syncwarp(); }
-};

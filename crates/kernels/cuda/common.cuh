@@ -137,7 +137,7 @@ __device__ __forceinline__ u32 load_acquire(const u32* from) {
 __device__ __forceinline__ u32 max_of_warp(u32 x) { return __reduce_max_sync(0xffffffffu, x); }
 __device__ __forceinline__ int sum_of_warp(int x) { return __reduce_add_sync(0xffffffffu, x); }
 
-// Called while polling shared memory: once in a while, or soon again.
+// Called while polling shared memory: seldom, or as often as possible.
 __device__ __forceinline__ void pause() { asm volatile("nanosleep.u32 64;"); }
 __device__ __forceinline__ void relax() {}
 

@@ -40,11 +40,7 @@ struct HeadArrays {
     float* out;
 };
 
-// A pair of a head: the numbers that are rotated together, and sine and cosine of their angle.
-__device__ __forceinline__ int first_of_pair(const HeadSizes& sizes, int pair) { return sizes.adjacent ? 2 * pair : pair; }
-__device__ __forceinline__ int second_of_pair(const HeadSizes& sizes, int pair) {
-    return sizes.adjacent ? 2 * pair + 1 : pair + sizes.half;
-}
+// Sine and cosine of a pair's angle.
 __device__ __forceinline__ float2 rotation(const HeadSizes& sizes, const float* frequencies, int pair, int position) {
     float sine, cosine;
     sin_cos((float)position * frequencies[pair], sine, cosine);
@@ -67,7 +63,7 @@ template <class Angle>
 __device__ __forceinline__ void rotate_head(float* x, const HeadSizes& sizes, const Angle& angle) {
 #pragma unroll 1
     for (int pair = thread_index() & 31; pair < sizes.half; pair += 32) {
-        const int first = first_of_pair(sizes, pair), second = second_of_pair(sizes, pair);
+        const int first = sizes.adjacent ? 2 * pair : pair, second = first + (sizes.adjacent ? 1 : sizes.half);
         const float2 at = angle(pair);
         const float a = x[first], b = x[second];
         x[first] = a * at.y - b * at.x, x[second] = b * at.y + a * at.x;

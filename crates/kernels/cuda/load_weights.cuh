@@ -7,8 +7,8 @@
 // Slots that are copied at the same time: of the product that is being multiplied, and of later ones, as what CTAs tell
 // each other comes after what is under way.
 constexpr int SLOTS_COMING = 3, LATER_SLOTS_COMING = 1;
-// Slots after those of shared memory that are prefetched, one in so many cycles at most. The pace is that of the memory
-// or slower, for the same reason.
+// Slots after those of shared memory that are prefetched, and the least cycles from one to the next: more than the
+// memory needs, for the same reason.
 constexpr int SLOTS_PREFETCHED = 12, PREFETCH_CYCLES = 1500;
 
 // Jobs of a CTA in a product, each a segment of a tile.

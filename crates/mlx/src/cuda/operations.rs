@@ -33,7 +33,7 @@ pub(super) struct Operations {
     /// The first word of each operation.
     pub starts: Vec<usize>,
     pub weights: Vec<OperationWeights>,
-    /// What the last queued operation is, whether or not it has been launched.
+    /// The kind of the last queued operation, which may have been launched already.
     pub last_kind: Option<i32>,
     /// Pieces used in turns: the device may still read an earlier one.
     pub pieces: [Option<Piece>; 4],

@@ -64,7 +64,7 @@ impl Device {
         }
     }
 
-    /// The kind of the last operation that was queued, whether or not it has been launched.
+    /// The kind of the last queued operation, which may have been launched already.
     pub fn last_queued(&self) -> Option<i32> {
         self.operations().last_kind
     }

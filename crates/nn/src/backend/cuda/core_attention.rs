@@ -291,14 +291,16 @@ fn attend_token(attention: &CoreAttention, heads: &Heads, row: &Placed, gates: O
     let CoreAttention { heads: queries, kv_heads, head_dim: dim, .. } = attention;
     let quads = (queries / kv_heads + ATTENTION_QUAD - 1) / ATTENTION_QUAD;
     let blocks = (row.past + 1 + KEY_BLOCK - 1) / KEY_BLOCK;
+    let is_short = blocks <= SHORT_ATTENTION_BLOCKS;
     let slices = dim / ATTENTION_SLICE;
     let scores = scratch_f32([kv_heads * quads, blocks, KEY_BLOCK, ATTENTION_QUAD]);
-    let partials = scratch_f32([kv_heads * quads * slices, blocks, ATTENTION_QUAD, ATTENTION_PARTIAL]);
+    let partials_of = [kv_heads * quads * slices, blocks, ATTENTION_QUAD, ATTENTION_PARTIAL];
+    let partials = (!is_short).then(|| scratch_f32(partials_of));
     let own = TokenAttention {
         v: heads.arrays.v,
         out: out.device_address(),
         scores: scores.pointer(),
-        partials: partials.pointer(),
+        partials: partials.as_ref().map_or(0, |partials| partials.pointer()),
         gates,
         heads: *queries,
         kv_heads: *kv_heads,
@@ -308,7 +310,6 @@ fn attend_token(attention: &CoreAttention, heads: &Heads, row: &Placed, gates: O
         dim: *dim,
     };
     use OperationKind::*;
-    let is_short = blocks <= SHORT_ATTENTION_BLOCKS;
     let (scores, values) = match (dim, is_short) {
         (64, false) => (Scores64, Values64),
         (64, true) => (Scores64, ValuesShort64),
