@@ -137,8 +137,25 @@ __device__ __forceinline__ u32 load_acquire(const u32* from) {
 __device__ __forceinline__ u32 max_of_warp(u32 x) { return __reduce_max_sync(0xffffffffu, x); }
 __device__ __forceinline__ int sum_of_warp(int x) { return __reduce_add_sync(0xffffffffu, x); }
 
+// Two numbers in half precision, rounded to the nearest, ties to even; and the two.
+__device__ __forceinline__ u32 half_pair(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+__device__ __forceinline__ float2 floats_of_halves(u32 pair) {
+    float2 both;
+    asm("{\n .reg .b16 low, high;\n mov.b32 {low, high}, %2;\n cvt.f32.f16 %0, low;\n cvt.f32.f16 %1, high;\n}"
+        : "=f"(both.x), "=f"(both.y)
+        : "r"(pair));
+    return both;
+}
+
+// Whether any lane of a warp says so.
+__device__ __forceinline__ bool any_of_warp(bool own) { return __any_sync(0xffffffffu, own); }
+
 // Called while polling shared memory: seldom, or as often as possible.
-__device__ __forceinline__ void pause() { asm volatile("nanosleep.u32 64;"); }
+__device__ __forceinline__ void pause_polling() { asm volatile("nanosleep.u32 64;"); }
 __device__ __forceinline__ void relax() {}
 
 // A count of clock cycles, which overflows.
@@ -189,7 +206,7 @@ constexpr int TILE = 16;
 // and feature.
 constexpr int code_bytes(int bits) { return TILE * SEGMENT * bits / 8; }
 constexpr int block_bytes(int bits) { return code_bytes(bits) + GROUPS * TILE * 4; }
-// Inputs for warpgroups (wide_warpgroup.cuh): rows of a block, bytes of its planes, and with steps.
+// Inputs for warpgroups (wide_warpgroup.cuh): rows of a block, bytes of its integers, and with steps.
 constexpr int BLOCK_OF_ROWS = 64, BLOCK_PLANES = BLOCK_OF_ROWS * 2 * GROUP;
 constexpr int BLOCK_OF_INPUTS = BLOCK_PLANES + BLOCK_OF_ROWS * 8;
 constexpr int CODE_BYTES = code_bytes(4);

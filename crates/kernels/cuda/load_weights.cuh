@@ -91,8 +91,8 @@ __device__ __forceinline__ void prefetch_weights(StepShared& shared, SlotStream 
     u32 last = clock_cycles() - PREFETCH_CYCLES;
 #pragma unroll 1
     for (u32 slot = 0; stream.has_slot(); slot++) {
-        while ((int)(slot - *loaded) >= SLOTS_PREFETCHED) pause();
-        while (slot >= *loaded && clock_cycles() - last < PREFETCH_CYCLES) pause();
+        while ((int)(slot - *loaded) >= SLOTS_PREFETCHED) pause_polling();
+        while (slot >= *loaded && clock_cycles() - last < PREFETCH_CYCLES) pause_polling();
         const bool is_ahead = slot >= *loaded;
         if (is_ahead) last = clock_cycles();
         stream.advance([&](const u8* from, int bytes) {

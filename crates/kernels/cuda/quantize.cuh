@@ -1,8 +1,32 @@
-// Inputs of quantised products: a row's groups of 64 become integers of 16 bits with one step, as on the CPU
-// (kernels/src/linear/integer). An integer is two signed bytes, in two planes of a group. Of a plane, input
-// i lies at byte i % 16 / 4 * 16 + i / 16 * 4 + i % 4.
+// Inputs of quantised products: a row's groups of 64 become integers with one step, as on the CPU
+// (kernels/src/linear/integer). The step is a power of two, the integers are of 14 bits, of which the first 11 that
+// are not zeros are kept: half precision holds them.
+//
+// For kernels that multiply bytes, an integer is two signed bytes, in two planes of a group. Of a plane, input i lies
+// at byte i % 16 / 4 * 16 + i / 16 * 4 + i % 4.
 #pragma once
 #include "math.cuh"
+
+// Sizes of a group's largest input, as bits, for which it is not zeros, and not NaN: 1e-30 and 1e30.
+constexpr u32 SMALLEST_BITS = 0x0da24260u, LARGEST_BITS = 0x7149f2cau, EXPONENT = 0x7f800000u;
+
+__device__ __forceinline__ u32 size_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+__device__ __forceinline__ u32 max_of(u32 a, u32 b) { return a > b ? a : b; }
+__device__ __forceinline__ bool has_integers(u32 largest) { return largest >= SMALLEST_BITS && largest <= LARGEST_BITS; }
+
+// A step, and the number of steps in 2^-24, in which half precision rounds as integers are rounded: numbers below 2^-13
+// to whole ones, others to 11 bits.
+__device__ __forceinline__ float step_of(u32 largest) { return __uint_as_float((largest & EXPONENT) - (13 << 23)); }
+__device__ __forceinline__ float steps_in_half(u32 largest) { return __uint_as_float((243u << 23) - (largest & EXPONENT)); }
+
+// Two inputs of a group, rounded to steps times 2^-24.
+__device__ __forceinline__ u32 round_pair(float first, float second, float steps) {
+    return half_pair(first * steps, second * steps);
+}
+
+// Bits whose low 16 are an integer that is given times 2^-24, and the bits of zero.
+__device__ __forceinline__ u32 integer_bits(float rounded) { return __float_as_uint(__fadd_rn(rounded, 0.75f)); }
+constexpr u32 ZERO_BITS = 0x3f400000u;
 
 // Two inputs of a group: their bytes of both planes, the place of these in a plane, and what the group
 // shares: its step, and its sum times the step.
@@ -14,23 +38,18 @@ struct QuantizedPair {
 
 // By a warp of which each lane has inputs 2 lane and 2 lane + 1 of a group.
 __device__ __forceinline__ QuantizedPair quantize_pair(float first, float second) {
-    // The bits of magnitudes are in their order, then infinity, then what is not a number.
-    const u32 a = __float_as_uint(first) & 0x7fffffffu, b = __float_as_uint(second) & 0x7fffffffu;
-    const u32 most = max_of_warp(a > b ? a : b);
-    const float largest = __uint_as_float(most);
-    const bool finite = most < 0x7f800000u;
-    int p = 0, q = 0;
+    const u32 largest = max_of_warp(max_of(size_bits(first), size_bits(second)));
     QuantizedPair pair;
-    pair.step.x = finite ? 0.0f : __uint_as_float(0x7fc00000u);
-    if (finite && largest >= 1e-30f) {
-        const float inverse = 32639.0f / largest;
-        p = __float2int_rn(first * inverse), q = __float2int_rn(second * inverse);
-        pair.step.x = largest / 32639.0f;
+    u32 p = ZERO_BITS, q = ZERO_BITS;
+    pair.step.x = largest <= LARGEST_BITS ? 0.0f : __uint_as_float(0x7fc00000u);
+    if (has_integers(largest)) {
+        const float2 rounded = floats_of_halves(round_pair(first, second, steps_in_half(largest)));
+        p = integer_bits(rounded.x), q = integer_bits(rounded.y);
+        pair.step.x = step_of(largest);
     }
-    pair.step.y = (float)sum_of_warp(p + q) * pair.step.x;
-    const int low_p = (signed char)(p & 255), low_q = (signed char)(q & 255), i = 2 * (thread_index() & 31);
-    const int high_p = (p - low_p) / 256, high_q = (q - low_q) / 256;
-    pair.high = (high_p & 255) | (high_q & 255) << 8, pair.low = (low_p & 255) | (low_q & 255) << 8;
+    pair.step.y = (float)sum_of_warp((int)(p + q - 2 * ZERO_BITS)) * pair.step.x;
+    const int i = 2 * (thread_index() & 31);
+    pair.low = (p & 255) | (q & 255) << 8, pair.high = (p + 128) >> 8 & 255 | (q + 128) & 0xff00;
     pair.at = i % 16 / 4 * 16 + i / 16 * 4 + i % 4;
     return pair;
 }
@@ -60,33 +79,34 @@ __device__ __forceinline__ u32 gather_bytes(u32 a, u32 b, u32 c, u32 d) {
     return __byte_perm(__byte_perm(a, b, pair), __byte_perm(c, d, pair), 0x5410);
 }
 
-// By a warp of which every 8 lanes have a group, each 8 neighbours. 1.5 * 2^23 is added to round, and leaves an
-// integer in the low bits; its high byte is that of the integer plus 128.
-__device__ __forceinline__ QuantizedEight quantize_eight(const float (&values)[8]) {
-    constexpr float ROUNDER = 12582912.0f;
-    constexpr u32 ROUNDER_BITS = 0x4b400000u, FINITE = 0x7f7fffffu;
-    // Bits of sizes are ordered as the sizes, then infinity, then what is not a number.
-    u32 most = 0;
+// The bits of the largest size of a group, of which each of 8 lanes has eight inputs.
+__device__ __forceinline__ u32 largest_of_eight(const float (&values)[8]) {
+    u32 largest = 0;
 #pragma unroll
-    for (int k = 0; k < 8; k++) {
-        const u32 size = __float_as_uint(values[k]) & 0x7fffffffu;
-        most = size > most ? size : most;
-    }
+    for (int k = 0; k < 8; k++) largest = max_of(largest, size_bits(values[k]));
 #pragma unroll
     for (int distance = 4; distance; distance /= 2) {
-        const u32 other = __shfl_xor_sync(0xffffffffu, most, distance);
-        most = other > most ? other : most;
+        largest = max_of(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
     }
-    const float largest = __uint_as_float(most);
-    QuantizedEight eight = {{0, 0}, {0, 0}, make_float2(most <= FINITE ? 0.0f : __uint_as_float(0x7fc00000u), 0.0f)};
+    return largest;
+}
+
+// By a warp of which every 8 lanes have a group, each 8 neighbours, whose largest size has these bits.
+__device__ __forceinline__ QuantizedEight quantize_eight(const float (&values)[8], u32 largest) {
+    QuantizedEight eight = {{0, 0}, {0, 0}, make_float2(largest <= LARGEST_BITS ? 0.0f : __uint_as_float(0x7fc00000u), 0.0f)};
     u32 total = 0;
-    if (most <= FINITE && largest >= 1e-30f) {
-        const float inverse = 32639.0f / largest;
-        eight.step.x = largest / 32639.0f;
+    if (has_integers(largest)) {
+        const float steps = steps_in_half(largest);
+        eight.step.x = step_of(largest);
         u32 own[8];
 #pragma unroll
-        for (int k = 0; k < 8; k++) own[k] = __float_as_uint(__fadd_rn(values[k] * inverse, ROUNDER)), total += own[k];
-        total -= 8 * ROUNDER_BITS;
+        for (int k = 0; k < 8; k += 2) {
+            const float2 rounded = floats_of_halves(round_pair(values[k], values[k + 1], steps));
+            own[k] = integer_bits(rounded.x), own[k + 1] = integer_bits(rounded.y);
+            total += own[k] + own[k + 1];
+        }
+        total -= 8 * ZERO_BITS;
+        // The high byte is that of the integer plus 128.
 #pragma unroll
         for (int k = 0; k < 8; k += 4) {
             eight.low[k / 4] = gather_bytes<0>(own[k], own[k + 1], own[k + 2], own[k + 3]);
@@ -98,6 +118,9 @@ __device__ __forceinline__ QuantizedEight quantize_eight(const float (&values)[8
     eight.step.y = (float)(int)total * eight.step.x;
     return eight;
 }
+__device__ __forceinline__ QuantizedEight quantize_eight(const float (&values)[8]) {
+    return quantize_eight(values, largest_of_eight(values));
+}
 
 // Writes the `at`-th eight inputs of a row to its planes and, by the group's first lane, its step.
 __device__ __forceinline__ void store_eight(uint4* inputs, float2* steps, int at, const QuantizedEight& eight) {
@@ -105,4 +128,54 @@ __device__ __forceinline__ void store_eight(uint4* inputs, float2* steps, int at
     planes[0] = eight.high[0], planes[4] = eight.high[1];
     planes[16] = eight.low[0], planes[20] = eight.low[1];
     if ((at & 7) == 0) steps[at / 8] = eight.step;
+}
+
+// For kernels that multiply half precision (wide_warpgroup.cuh): what a group shares. A segment has one step where
+// it can: its groups' integers are multiplied by powers of two of 2^-24 to 1, which half precision holds. `ratio` is
+// that power, `step` is that of the segment times 2^24; negative if it is the group's alone.
+struct HalfStep {
+    float ratio, step;
+};
+
+// From the bits of the largest sizes of a group and its segment; by whole warps, which agree on `is_shared`.
+__device__ __forceinline__ HalfStep half_step(u32 largest, u32 segment, bool is_shared) {
+    // 2^24 times a step.
+    const auto scaled = [](u32 largest) { return __uint_as_float((largest & EXPONENT) + (11 << 23)); };
+    if (is_shared) {
+        const u32 apart = (segment & EXPONENT) - (largest & EXPONENT);
+        return {has_integers(largest) ? __uint_as_float(0x3f800000u - apart) : 0.0f, has_integers(segment) ? scaled(segment) : 0.0f};
+    }
+    return {1.0f, has_integers(largest) ? -scaled(largest) : __uint_as_float(largest < SMALLEST_BITS ? 0x80000000u : 0xffc00000u)};
+}
+
+// Whether a group's integers fit the step of its segment. Steps from 2^-50 to 2^20 leave the sums of products far from
+// the ends of float32, whatever a step multiplies first or last (see HALF_SCALES in kernels/src/cuda/tiles.rs).
+__device__ __forceinline__ bool fits_segment(u32 largest, u32 segment) {
+    constexpr u32 LOWEST = (127 - 50 + 13) << 23, HIGHEST = (127 + 20 + 13) << 23;
+    const u32 exponent = segment & EXPONENT;
+    if (segment < SMALLEST_BITS) return true;
+    if (exponent < LOWEST || exponent > HIGHEST) return false;
+    return largest < SMALLEST_BITS || exponent - (largest & EXPONENT) <= 24 << 23;
+}
+
+// Two rounded inputs as halves, times 2^24 and the ratio, and added to the sum.
+__device__ __forceinline__ u32 halves_of(u32 rounded, float ratio, float& sum) {
+    const float2 both = floats_of_halves(rounded);
+    const float first = both.x * ratio, second = both.y * ratio;
+    sum = sum + first + second;
+    return half_pair(first * 16777216.0f, second * 16777216.0f);
+}
+
+// Where a block of 64 rows has the sum of a row's group, after which the step follows by 32 floats: rows 8 j + 2 t,
+// 8 j + 2 t + 1 and those 8 further, which a thread needs together, lie on end.
+__device__ __forceinline__ int place_of_sum(int row) {
+    const int r = row % 32;
+    return row / 32 * 64 + r / 16 * 16 + r % 8 / 2 * 4 + r / 8 % 2 * 2 + r % 2;
+}
+
+// After the last row, steps of rows that only fill its block, which must not be negative. By the lane that has the
+// last row's step.
+__device__ __forceinline__ void fill_steps(u8* block, int row, int rows) {
+    if (row < rows - 1) return;
+    for (int r = row % BLOCK_OF_ROWS + 1; r < BLOCK_OF_ROWS; r++) ((float*)(block + BLOCK_PLANES))[place_of_sum(r) + 32] = 0.0f;
 }

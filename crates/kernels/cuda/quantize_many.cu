@@ -2,15 +2,16 @@
 //
 // For wide.cu and medium.cu: [rows / 128][groups][128][2][64], the high plane first in even rows and second
 // in odd ones, and steps [rows / 128][groups][128]. For wide_warpgroup.cu: blocks [rows / 64][groups], with
-// their steps. A step comes with the group's sum times the step. Groups after the row's end are zeros.
+// their steps, of bytes or of halves. A step comes with the group's sum. Groups after the row's end are zeros.
 //
-// 8 lanes have a group of a row, 8 neighbouring inputs each.
+// A warp has a segment of a row, a lane eight neighbouring inputs of its group lane / 8 and eight of group
+// 4 + lane / 8.
 #include "quantize.cuh"
 
 struct ManyQuantized {
     u8* planes;
     float2* steps;
-    // Inputs of a row; groups, padded to whole segments; rows; 1 for many, 2 for blocks (quantize.cu).
+    // Inputs of a row; groups, padded to whole segments; rows; 1 for many, 2 for blocks of bytes, 3 of halves.
     int inputs;
     int groups;
     int rows;
@@ -43,28 +44,68 @@ __device__ __forceinline__ void write_eight(const ManyQuantized& to, int row, in
     }
 }
 
-// Of the calling lane; a warp has a group of every other one of 8 rows, which are neighbours in blocks.
-// Grid: groups / 4, rows / 8; 256 threads.
-struct Place {
-    int row, group, input;
-
-    __device__ __forceinline__ Place() {
-        const int warp = threadIdx.x >> 5;
-        row = blockIdx.y * 8 + (threadIdx.x & 31) / 8 * 2 + (warp & 1);
-        group = blockIdx.x * 4 + warp / 2;
-        input = group * GROUP + (threadIdx.x & 7) * 8;
+// A segment of a row in blocks of halves.
+__device__ __forceinline__ void write_halves(const ManyQuantized& to, int row, int segment, const float (&values)[2][8]) {
+    const u32 largest[2] = {largest_of_eight(values[0]), largest_of_eight(values[1])};
+    u32 most = max_of(largest[0], largest[1]);
+    most = max_of(most, __shfl_xor_sync(0xffffffffu, most, 8));
+    most = max_of(most, __shfl_xor_sync(0xffffffffu, most, 16));
+    const bool fits = !any_of_warp(!fits_segment(largest[0], most) || !fits_segment(largest[1], most));
+    const int lane = threadIdx.x & 31, odd = lane & 1, r = row % BLOCK_OF_ROWS;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float* own = values[half];
+        const HalfStep step = half_step(largest[half], most, fits);
+        const float steps = has_integers(largest[half]) ? steps_in_half(largest[half]) : 0.0f;
+        float sum = 0;
+        u32 halves[4];
+        // Even inputs, then odd ones.
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const float first = own[k % 2 * 4 + k / 2], second = own[k % 2 * 4 + k / 2 + 2];
+            halves[k] = halves_of(steps > 0.0f ? round_pair(first, second, steps) : 0, step.ratio, sum);
+        }
+        // Two lanes have 16 inputs: the first writes the even ones, the second the odd ones.
+        const u32 third = __shfl_xor_sync(0xffffffffu, odd ? halves[0] : halves[2], 1);
+        const u32 fourth = __shfl_xor_sync(0xffffffffu, odd ? halves[1] : halves[3], 1);
+#pragma unroll
+        for (int distance = 4; distance; distance /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, distance);
+        if (row >= to.rows) continue;
+        const int group = segment * GROUPS + half * 4 + lane / 8;
+        u8* block = to.planes + ((size_t)(row / BLOCK_OF_ROWS) * to.groups + group) * BLOCK_OF_INPUTS;
+        *(uint4*)(block + r / 8 * 1024 + lane % 8 * 128 + r % 8 * 16) =
+            odd ? make_uint4(third, fourth, halves[2], halves[3]) : make_uint4(halves[0], halves[1], third, fourth);
+        float* shared_by_group = (float*)(block + BLOCK_PLANES) + place_of_sum(r);
+        if (lane % 8 == 0) shared_by_group[0] = sum, shared_by_group[32] = step.step, fill_steps(block, row, to.rows);
     }
-    __device__ __forceinline__ bool exists(const ManyQuantized& to) const { return row < to.rows && input < to.inputs; }
-};
+}
 
-// Inputs as they are.
+// A segment of a row, by a warp.
+__device__ __forceinline__ void write_segment(const ManyQuantized& to, int row, int segment, const float (&values)[2][8]) {
+    if (to.layout == 3) return write_halves(to, row, segment, values);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        write_eight(to, row, segment * GROUPS + half * 4 + (threadIdx.x & 31) / 8, values[half]);
+    }
+}
+
+// The first of the calling lane's inputs of each half of a segment.
+__device__ __forceinline__ int first_input(int segment, int half) {
+    return segment * SEGMENT + half * (SEGMENT / 2) + (threadIdx.x & 31) * 8;
+}
+
+// Inputs as they are. Grid: segments, rows / 8; 256 threads, as of those below.
 extern "C" __global__ void __launch_bounds__(256) quantize_many(ManyQuantized to, const float* x) {
     launch_dependents();
     wait_for_previous();
-    const Place own;
-    float values[8] = {};
-    if (own.exists(to)) load_8(values, x + (size_t)own.row * to.inputs + own.input);
-    write_eight(to, own.row, own.group, values);
+    const int row = blockIdx.y * 8 + threadIdx.x / 32;
+    float values[2][8] = {};
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int i = first_input(blockIdx.x, half);
+        if (row < to.rows && i < to.inputs) load_8(values[half], x + (size_t)row * to.inputs + i);
+    }
+    write_segment(to, row, blockIdx.x, values);
 }
 
 // After an RMS norm of the row. Grid: rows; 128 threads; shared memory for a row.
@@ -79,17 +120,19 @@ extern "C" __global__ void __launch_bounds__(128)
 #pragma unroll 8
     for (int i = threadIdx.x * 4; i < to.inputs; i += 512) *(float4*)(row + i) = *(const float4*)(x + i);
     const float factor = cta_row_factor<4>(row, to.inputs, eps, sums);
-    // Four groups in a warp.
 #pragma unroll 1
-    for (int group = threadIdx.x / 8; group < to.groups; group += 16) {
-        const int i = group * GROUP + (threadIdx.x & 7) * 8;
-        float values[8] = {}, weights[8];
-        if (i < to.inputs) {
-            load_8(values, row + i), load_8(weights, weight + i);
+    for (int segment = threadIdx.x / 32; segment < to.groups / GROUPS; segment += 4) {
+        float values[2][8] = {};
 #pragma unroll
-            for (int k = 0; k < 8; k++) values[k] = values[k] * factor * weights[k];
+        for (int half = 0; half < 2; half++) {
+            const int i = first_input(segment, half);
+            if (i >= to.inputs) continue;
+            float weights[8];
+            load_8(values[half], row + i), load_8(weights, weight + i);
+#pragma unroll
+            for (int k = 0; k < 8; k++) values[half][k] = values[half][k] * factor * weights[k];
         }
-        write_eight(to, blockIdx.x, group, values);
+        write_segment(to, blockIdx.x, segment, values);
     }
 }
 
@@ -98,16 +141,23 @@ extern "C" __global__ void __launch_bounds__(256)
     quantize_many_gated(ManyQuantized to, const float* gate, const float* up, int activation) {
     launch_dependents();
     wait_for_previous();
-    const Place own;
-    float values[8] = {};
-    if (own.exists(to)) {
-        const size_t at = (size_t)own.row * to.inputs + own.input;
-        float gates[8], ups[8];
-        load_8(gates, gate + at), load_8(ups, up + at);
+    const int row = blockIdx.y * 8 + threadIdx.x / 32;
+    float values[2][8] = {}, gates[2][8], ups[2][8];
 #pragma unroll
-        for (int k = 0; k < 8; k++) values[k] = (activation ? gelu_tanh(gates[k]) : silu(gates[k])) * ups[k];
+    for (int half = 0; half < 2; half++) {
+        const int i = first_input(blockIdx.x, half);
+        const size_t at = (size_t)row * to.inputs + i;
+        if (row < to.rows && i < to.inputs) load_8(gates[half], gate + at), load_8(ups[half], up + at);
     }
-    write_eight(to, own.row, own.group, values);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (row >= to.rows || first_input(blockIdx.x, half) >= to.inputs) continue;
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            values[half][k] = (activation ? gelu_tanh(gates[half][k]) : silu(gates[half][k])) * ups[half][k];
+        }
+    }
+    write_segment(to, row, blockIdx.x, values);
 }
 
 // row_factor of `length` numbers, a multiple of 64, in each of the 8 lanes that ask for it: each has two of the
@@ -137,18 +187,21 @@ extern "C" __global__ void __launch_bounds__(256)
                              float eps) {
     launch_dependents();
     wait_for_previous();
-    const Place own;
-    const bool exists = own.exists(to);
-    const size_t row = (size_t)own.row * to.inputs;
-    // A group lies inside one head. Lanes without inputs norm the first head.
-    const float factor = row_factor_of_eight(x + (exists ? row + own.group * GROUP / dim * dim : 0), dim, eps);
-    float values[8] = {};
-    if (exists) {
-        float gates[8], weights[8];
-        load_8(values, x + row + own.input), load_8(gates, gate + row + own.input);
-        load_8(weights, weight + own.input % dim);
+    const int row = blockIdx.y * 8 + threadIdx.x / 32;
+    float values[2][8] = {};
 #pragma unroll
-        for (int k = 0; k < 8; k++) values[k] = values[k] * factor * weights[k] * silu(gates[k]);
+    for (int half = 0; half < 2; half++) {
+        const int i = first_input(blockIdx.x, half);
+        const bool exists = row < to.rows && i < to.inputs;
+        const size_t at = (size_t)row * to.inputs;
+        // A group lies inside one head. Lanes without inputs norm the first head.
+        const float factor = row_factor_of_eight(x + (exists ? at + i / dim * dim : 0), dim, eps);
+        if (!exists) continue;
+        float gates[8], weights[8];
+        load_8(values[half], x + at + i), load_8(gates, gate + at + i);
+        load_8(weights, weight + i % dim);
+#pragma unroll
+        for (int k = 0; k < 8; k++) values[half][k] = values[half][k] * factor * weights[k] * silu(gates[k]);
     }
-    write_eight(to, own.row, own.group, values);
+    write_segment(to, row, blockIdx.x, values);
 }

@@ -1,10 +1,17 @@
 // Products of many rows by warpgroups (Hopper), with the weights, segments and arithmetic of wide.cu.
 //
-// Inputs: [rows / 64][K / 64] blocks of 64 rows and a group: planes of 8,192 bytes, then 64 steps (the step,
-// and the step times the sum). The high byte of input i of row r is at
+// Inputs: [rows / 64][K / 64] blocks of 64 rows and a group: 8,192 bytes of integers, then what rows share.
+//
+// With 8 bits integers are two bytes, and rows share 64 steps (the step, and the step times the sum). The high byte of
+// input i of row r is at
 //   r / 8 * 1024 + r % 2 * 512 + i / 16 * 128 + r % 8 / 2 * 32 + i % 16, the low byte 16 bytes after it:
 // columns of a wgmma in cores of 8 columns by 16 bytes, such that a lane's fragment holds both bytes' sums of
 // rows 8 j + 2 t and 8 j + 2 t + 1 (t = lane % 4).
+//
+// With 4 bits integers are halves (quantize.cuh), whose products with codes float32 adds up exactly. That of input i of
+// row r is at r / 8 * 1024 + i / 16 * 256 + i % 2 * 128 + r % 8 * 16 + i % 16 / 2 * 2. After 32 sums of rows come their
+// steps, and those of the next 32 rows (place_of_sum). Nearly always a segment's groups share a row's step, by which
+// the segment's sums are multiplied then; a negative step is its group's alone, whose products it multiplies.
 //
 // A CTA stays and takes one tile of features and rows after another. A warpgroup computes 64 features of the
 // tile's rows, some columns (a chunk) at a time; one more warp brings weights and inputs to shared memory.
@@ -18,8 +25,8 @@ constexpr int WIDE_PAIR = 2;
 // For measurements: leave parts out. Products of other modes than 0 are wrong.
 constexpr int NO_PRODUCTS = 1, NO_SCALING = 2, NO_COPIES = 4;
 
-// `EACH` times 64 features for each of the `WARPGROUPS`, `ROWS` of a tile, `COLUMNS` of a wgmma (two for a row),
-// `BUFFERS` of integer sums.
+// `EACH` times 64 features for each of the `WARPGROUPS`, `ROWS` of a tile, `COLUMNS` of a wgmma (two for a row of
+// bytes, one for a row of halves), `BUFFERS` of exact sums.
 template <int BITS_, int WARPGROUPS_, int EACH_, int ROWS_, int COLUMNS_, int BUFFERS_>
 struct Tiling {
     static constexpr int BITS = BITS_, WARPGROUPS = WARPGROUPS_, ROWS = ROWS_, COLUMNS = COLUMNS_;
@@ -30,9 +37,10 @@ struct Tiling {
     static constexpr int ALL_THREADS = THREADS + 128, SHARE = 65536 / ALL_THREADS / 8 * 8;
     static constexpr int KEPT = WARPGROUPS == 2 ? 24 : 32;
     static constexpr int TAKEN = (SHARE * (WARPGROUPS + 1) - KEPT) / WARPGROUPS / 8 * 8;
-    static constexpr int CHUNKS = ROWS * 2 / COLUMNS, BLOCKS = ROWS / BLOCK_OF_ROWS;
-    // Sums of a thread for 64 features; sums and integer sums of a chunk.
-    static constexpr int SUMS = ROWS / 2, CHUNK_SUMS = COLUMNS / 4, INTEGERS = COLUMNS / 2;
+    static constexpr bool HALVES = BITS == 4;
+    static constexpr int CHUNKS = ROWS * (HALVES ? 1 : 2) / COLUMNS, BLOCKS = ROWS / BLOCK_OF_ROWS;
+    // Sums of a thread for 64 features; sums and exact sums of a chunk.
+    static constexpr int SUMS = ROWS / 2, CHUNK_SUMS = SUMS / CHUNKS, EXACT = COLUMNS / 2;
     // Groups of a piece of weights, which comes with the first of their inputs.
     static constexpr int PIECE = BITS == 4 ? 2 * WIDE_PAIR : WIDE_PAIR;
     // Codes of a group and of a piece, and all bytes of a piece, for a tile of 16 features.
@@ -46,6 +54,7 @@ struct Tiling {
     static constexpr int SLOTS = ROOM / SLOT < MOST_SLOTS ? ROOM / SLOT : MOST_SLOTS;
     static constexpr int SHARED = TOTALS + PIECES * STAGE + SLOTS * SLOT + 512;
     static_assert(SLOTS >= 2 && CHUNKS * EACH % BUFFERS == 0);
+    static_assert(!HALVES || COLUMNS == BLOCK_OF_ROWS);
 };
 
 // A place in a ring, and the parity of its round.
@@ -130,30 +139,56 @@ __device__ __forceinline__ void bring(const Parts& parts, const WideRings<T>& ri
     }
 }
 
-// A warp's weights of a group: codes as the fragments of two wgmmas, a scale and a bias of features g and g + 8.
+// A warp's weights of a group: codes as the fragments of two or four wgmmas, a scale and a bias of features g and g + 8.
+template <class T>
 struct Codes {
-    u32 a[8];
+    u32 a[T::HALVES ? 16 : 8];
     u32 scale[2];
 };
 
 template <class T>
-__device__ __forceinline__ void load_group(Codes& to, const unsigned char* piece, int in, int lane) {
-    load_codes<T::BITS>(to.a, (const uint4*)piece, in, lane);
+__device__ __forceinline__ void load_group(Codes<T>& to, const unsigned char* piece, int in, int lane) {
+    if constexpr (T::HALVES) {
+        const uint4 codes = ((const uint4*)piece)[in * 32 + lane];
+#pragma unroll
+        for (int k = 0; k < 4; k++) halves_of_codes(to.a + 4 * k, codes, k);
+    } else {
+        load_codes<T::BITS>(to.a, (const uint4*)piece, in, lane);
+    }
     const u32* scales = (const u32*)(piece + T::PIECE_CODES) + in * TILE + (lane >> 2);
     to.scale[0] = scales[0], to.scale[1] = scales[8];
     pin(to.a);
 }
 
 template <int MODE, int N>
-__device__ __forceinline__ void start_products(int (&d)[N], const Codes& codes, u64 b) {
+__device__ __forceinline__ void start_products(int (&d)[N], const u32 (&a)[8], u32 columns) {
+    const u64 b = describe_columns(columns);
     warpgroup_begin();
     if (!(MODE & NO_PRODUCTS)) {
-        wgmma_u8_s8<false>(d, codes.a[0], codes.a[1], codes.a[2], codes.a[3], b);
-        wgmma_u8_s8<true>(d, codes.a[4], codes.a[5], codes.a[6], codes.a[7], b + 256 / 16);
+        wgmma_u8_s8<false>(d, a[0], a[1], a[2], a[3], b);
+        wgmma_u8_s8<true>(d, a[4], a[5], a[6], a[7], b + 256 / 16);
     } else {
 #ifndef EMULATED
 #pragma unroll
-        for (int i = 0; i < 8; i++) asm volatile("" ::"r"(codes.a[i]));
+        for (int i = 0; i < 8; i++) asm volatile("" ::"r"(a[i]));
+#endif
+    }
+    warpgroup_commit();
+}
+
+template <int MODE, int N>
+__device__ __forceinline__ void start_products(float (&d)[N], const u32 (&a)[16], u32 columns) {
+    const u64 b = describe_columns(columns, HALVES_HIGH);
+    warpgroup_begin();
+    if (!(MODE & NO_PRODUCTS)) {
+        wgmma_f16<false>(d, a[0], a[1], a[2], a[3], b);
+        wgmma_f16<true>(d, a[4], a[5], a[6], a[7], b + 256 / 16);
+        wgmma_f16<true>(d, a[8], a[9], a[10], a[11], b + 512 / 16);
+        wgmma_f16<true>(d, a[12], a[13], a[14], a[15], b + 768 / 16);
+    } else {
+#ifndef EMULATED
+#pragma unroll
+        for (int i = 0; i < 16; i++) asm volatile("" ::"r"(a[i]));
 #endif
     }
     warpgroup_commit();
@@ -161,10 +196,10 @@ __device__ __forceinline__ void start_products(int (&d)[N], const Codes& codes, 
 
 // sums += the chunk's products, scaled.
 template <int MODE, int N>
-__device__ __forceinline__ void scale_products(float* sums, const int (&d)[N], const Codes& codes, const float4 (&steps)[N / 8]) {
+__device__ __forceinline__ void scale_products(float* sums, const int (&d)[N], const u32 (&scales)[2], const float4* steps) {
     if (MODE & NO_SCALING) return;
-    const float scale[2] = {low_bf16(codes.scale[0]), low_bf16(codes.scale[1])};
-    const float bias[2] = {high_bf16(codes.scale[0]), high_bf16(codes.scale[1])};
+    const float scale[2] = {low_bf16(scales[0]), low_bf16(scales[1])};
+    const float bias[2] = {high_bf16(scales[0]), high_bf16(scales[1])};
 #pragma unroll
     for (int i = 0; i < N / 2; i++) {
         const float4 step = steps[i / 4];
@@ -186,12 +221,14 @@ struct WideConsumer {
     int in = 0;
     // The slot of the pair that is scaled.
     int current = 0;
-    Codes codes[2][T::EACH];
-    int d[T::BUFFERS][T::INTEGERS];
+    // Whether groups of the segment have steps of their own.
+    bool own_steps = false;
+    Codes<T> codes[2][T::EACH];
+    typename Exact<T::HALVES>::Type d[T::BUFFERS][T::EXACT];
     float sums[T::EACH][T::SUMS];
 
     // Takes the weights of the next group.
-    __device__ __forceinline__ void take(Codes (&to)[T::EACH]) {
+    __device__ __forceinline__ void take(Codes<T> (&to)[T::EACH]) {
         const unsigned char* from = shared + T::TOTALS + piece.at * T::STAGE + tile * T::PIECE_BYTES;
 #pragma unroll
         for (int e = 0; e < T::EACH; e++) load_group<T>(to[e], from + e * 4 * T::PIECE_BYTES, in, lane);
@@ -199,7 +236,7 @@ struct WideConsumer {
     }
 
     // Waits for the next pair, if there is one, and takes the weights of its first group.
-    __device__ __forceinline__ void take_pair(Codes (&to)[T::EACH], bool more) {
+    __device__ __forceinline__ void take_pair(Codes<T> (&to)[T::EACH], bool more) {
         if (!(MODE & NO_COPIES) && more) barrier_wait(rings.full + slot.at * 8, slot.parity);
         if (in == T::PIECE) in = 0, piece.next(T::PIECES);
         take(to);
@@ -207,30 +244,37 @@ struct WideConsumer {
         slot.next(T::SLOTS);
     }
 
-    // Offsets of a chunk's columns and steps in its slot, for the first or second group of the pair.
+    // Offsets of a chunk's columns and of what its rows share in its slot, for the first or second group of the pair.
     static constexpr int PER_BLOCK = T::CHUNKS / T::BLOCKS;
-    static __device__ constexpr int columns_at(int second, int chunk) {
-        return (chunk / PER_BLOCK * WIDE_PAIR + second) * BLOCK_OF_INPUTS + chunk % PER_BLOCK * T::COLUMNS * GROUP;
+    static __device__ constexpr int block_at(int second, int chunk) {
+        return (chunk / PER_BLOCK * WIDE_PAIR + second) * BLOCK_OF_INPUTS;
     }
-    static __device__ constexpr int steps_at(int second, int chunk) {
-        return (chunk / PER_BLOCK * WIDE_PAIR + second) * BLOCK_OF_INPUTS + BLOCK_PLANES + chunk % PER_BLOCK * T::COLUMNS * 4;
+    static __device__ constexpr int columns_at(int second, int chunk) {
+        return block_at(second, chunk) + chunk % PER_BLOCK * T::COLUMNS * GROUP;
+    }
+    static __device__ constexpr int shared_at(int second, int chunk) {
+        return block_at(second, chunk) + BLOCK_PLANES + chunk % PER_BLOCK * T::COLUMNS * 4;
+    }
+    __device__ __forceinline__ const unsigned char* slot_at(int slot) const {
+        return shared + T::TOTALS + T::PIECES * T::STAGE + slot * T::SLOT;
     }
 
+    // The address of the first chunk's that the lane needs.
+    __device__ __forceinline__ u32 shared_address_at(int slot) const { return rings.slots + slot * T::SLOT + (lane & 3) * 16; }
+
     template <int BUFFER, int SECOND>
-    __device__ __forceinline__ void start(const Codes& codes, int slot, int chunk) {
-        // An address takes less than the 14 bits that it has in a description, so it can be added to.
-        const u64 first = describe_columns(rings.slots + slot * T::SLOT);
-        start_products<MODE>(d[BUFFER], codes, first + columns_at(SECOND, chunk) / 16);
+    __device__ __forceinline__ void start(const Codes<T>& codes, int slot, int chunk) {
+        start_products<MODE>(d[BUFFER], codes.a, rings.slots + slot * T::SLOT + columns_at(SECOND, chunk));
     }
 
     // Computes and adds a group's products, the first or the second one of a pair. Between the two products go on,
     // after them none is pending, since the compiler keeps registers of pending products only in straight code.
-    template <int SECOND>
+    template <int SECOND, bool OWN_STEPS>
     __device__ __forceinline__ void group(int slot, bool more) {
-        Codes(&own)[T::EACH] = codes[SECOND], (&next)[T::EACH] = codes[SECOND ^ 1];
-        constexpr int COUNT = T::CHUNKS * T::EACH;
-        const float4* from = (const float4*)(shared + T::TOTALS + T::PIECES * T::STAGE + slot * T::SLOT) + (lane & 3);
-        float4 steps[T::INTEGERS / 8];
+        Codes<T>(&own)[T::EACH] = codes[SECOND], (&next)[T::EACH] = codes[SECOND ^ 1];
+        constexpr int COUNT = T::CHUNKS * T::EACH, PARTS = T::HALVES ? 4 : T::EXACT / 8;
+        const float4* from = (const float4*)slot_at(slot) + (lane & 3);
+        float4 steps[PARTS];
         if (T::BUFFERS == 2 && SECOND == 0) start<0, 0>(own[0], slot, 0);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
@@ -243,24 +287,55 @@ struct WideConsumer {
                 i % 2 ? start<0, SECOND>(own[ahead % T::EACH], slot, ahead / T::EACH)
                       : start<T::BUFFERS - 1, SECOND>(own[ahead % T::EACH], slot, ahead / T::EACH);
             }
-            if (!(MODE & NO_SCALING) && e == 0) {
+            if (!(MODE & NO_SCALING) && e == 0 && !OWN_STEPS) {
 #pragma unroll
-                for (int j = 0; j < T::INTEGERS / 8; j++) steps[j] = from[steps_at(SECOND, c) / 16 + j * 4];
+                for (int j = 0; j < PARTS; j++) {
+                    const float4* at = from + shared_at(SECOND, c) / 16;
+                    steps[j] = at[T::HALVES ? j / 2 * 16 + j % 2 * 4 : j * 4];
+                }
             }
-            int(&done)[T::INTEGERS] = d[i % T::BUFFERS];
+            auto& done = d[i % T::BUFFERS];
             if (T::BUFFERS == 1 || (SECOND == 1 && ahead == COUNT)) {
                 warpgroup_wait<0>(done);
             } else {
                 warpgroup_wait<1>(done);
             }
-            scale_products<MODE>(sums[e] + c * T::CHUNK_SUMS, done, own[e], steps);
+            if constexpr (T::HALVES) {
+                float* to = sums[e] + c * T::CHUNK_SUMS;
+                if (OWN_STEPS) {
+                    scale_halves_by_steps(to, done, own[e].scale, shared_address_at(slot) + shared_at(SECOND, c));
+                } else if (!(MODE & NO_SCALING)) {
+                    scale_halves(to, done, own[e].scale, steps);
+                }
+            } else {
+                scale_products<MODE>(sums[e] + c * T::CHUNK_SUMS, done, own[e].scale, steps);
+            }
         }
     }
 
-    __device__ __forceinline__ void pair(bool more) {
+    // Pair `n` of a segment.
+    __device__ __forceinline__ void pair(int n, bool more) {
         const int slot = current;
-        group<0>(slot, more);
-        group<1>(slot, more);
+        if constexpr (T::HALVES) {
+            if (n == 0) own_steps = has_own_steps<T::ROWS>(rings.slots + slot * T::SLOT + BLOCK_PLANES, WIDE_PAIR * BLOCK_OF_INPUTS);
+            if (own_steps) {
+                group<0, true>(slot, more);
+                group<1, true>(slot, more);
+            } else {
+                group<0, false>(slot, more);
+                group<1, false>(slot, more);
+                if (n == GROUPS / WIDE_PAIR - 1) {
+#pragma unroll
+                    for (int i = 0; i < T::CHUNKS * T::EACH; i++) {
+                        float* to = sums[i % T::EACH] + i / T::EACH * T::CHUNK_SUMS;
+                        multiply_by_steps<T::CHUNK_SUMS>(to, shared_address_at(slot) + shared_at(0, i / T::EACH));
+                    }
+                }
+            }
+        } else {
+            group<0, false>(slot, more);
+            group<1, false>(slot, more);
+        }
         if (!(MODE & NO_COPIES)) {
             __syncwarp();
             if (lane == 0) barrier_arrive(rings.empty + slot * 8);
@@ -285,8 +360,10 @@ __device__ __forceinline__ void consume(const Parts& parts, const WideRings<T>& 
 #pragma unroll 1
         for (int segment = 0; segment < segments; segment++) {
 #pragma unroll 1
-            for (int pair = 0; pair < GROUPS / WIDE_PAIR; pair++)
-                consumer.pair(!last_tile || segment < segments - 1 || pair < GROUPS / WIDE_PAIR - 1);
+            for (int pair = 0; pair < GROUPS / WIDE_PAIR; pair++) {
+                const bool more = !last_tile || segment < segments - 1 || pair < GROUPS / WIDE_PAIR - 1;
+                consumer.pair(pair, more);
+            }
 #pragma unroll
             for (int i = 0; i < T::EACH * T::SUMS / 4; i++) {
                 float* own = &consumer.sums[0][0] + 4 * i;
@@ -308,8 +385,9 @@ __device__ __forceinline__ void consume(const Parts& parts, const WideRings<T>& 
             for (int i = 0; i < T::SUMS / 4; i++) {
                 const float4 sum = totals[(e * T::SUMS / 4 + i) * T::THREADS];
                 const int at = block < blocks ? row + 8 * i : rows;
-                if (at < rows) write_product(part, at, feature, sum.x), write_product(part, at, feature + 8, sum.y);
-                if (at + 1 < rows) write_product(part, at + 1, feature, sum.z), write_product(part, at + 1, feature + 8, sum.w);
+                const float second = T::HALVES ? sum.y : sum.z, third = T::HALVES ? sum.z : sum.y;
+                if (at < rows) write_product(part, at, feature, sum.x), write_product(part, at, feature + 8, third);
+                if (at + 1 < rows) write_product(part, at + 1, feature, second), write_product(part, at + 1, feature + 8, sum.w);
             }
         }
     }

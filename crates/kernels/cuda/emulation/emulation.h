@@ -86,7 +86,7 @@ inline void __syncwarp() { sync_warp(); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline void relax() { yield_thread(); }
-inline void pause() { yield_thread(); }
+inline void pause_polling() { yield_thread(); }
 inline unsigned clock_cycles() {
     static unsigned cycles = 0;
     return cycles += 50;
@@ -195,6 +195,30 @@ inline void end_a_copy() {
 inline void barrier_wait(unsigned address, unsigned parity) {
     while (barrier_at(address).phase == parity) end_a_copy(), yield_thread();
 }
+// To the nearest number of half precision, ties to even.
+inline unsigned half_of(float x) {
+    unsigned bits;
+    memcpy(&bits, &x, 4);
+    const unsigned sign = bits >> 16 & 0x8000;
+    const double size = fabs((double)x);
+    if (size != size) return sign | 0x7e00;
+    if (size >= 65520.0) return sign | 0x7c00;
+    int exponent = size > 0 ? ilogb(size) : -14;
+    if (exponent < -14) exponent = -14;
+    const double units = nearbyint(ldexp(size, 10 - exponent));
+    // A mantissa that is rounded up to the next power of two carries into the exponent.
+    return sign | ((unsigned)units + ((unsigned)(exponent + 14) << 10));
+}
+inline float float_of_half(unsigned half) {
+    const int exponent = half >> 10 & 31, mantissa = half & 1023;
+    const double size = exponent == 31 ? (mantissa ? NAN : INFINITY)
+                        : exponent    ? ldexp(1024 + mantissa, exponent - 25)
+                                      : ldexp(mantissa, -24);
+    return (float)(half & 0x8000 ? -size : size);
+}
+inline unsigned half_pair(float low, float high) { return half_of(low) | half_of(high) << 16; }
+inline float2 floats_of_halves(unsigned pair) { return {float_of_half(pair & 0xffff), float_of_half(pair >> 16)}; }
+inline bool any_of_warp(bool own) { return max_of_warp(own ? 1 : 0) != 0; }
 inline unsigned long long evict_first() { return 0; }
 inline unsigned long long evict_last() { return 0; }
 inline void bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier, unsigned long long) {

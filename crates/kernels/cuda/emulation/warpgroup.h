@@ -6,11 +6,13 @@
 #include <vector>
 
 struct PendingProduct {
+    // One of them.
     int* sums;
+    float* halves;
     int columns;
     bool accumulate;
-    // Bytes of features g and g + 8, and the description of columns.
-    unsigned char a[2][32];
+    // Bytes or halves of features g and g + 8, and the description of columns.
+    unsigned short a[2][32];
     unsigned long long b;
     unsigned group;
 };
@@ -24,6 +26,7 @@ PendingProducts& own_products();
 
 inline void warpgroup_begin() {}
 inline void pin(unsigned (&)[8]) {}
+inline void pin(unsigned (&)[16]) {}
 template <int OFFSET>
 uint4 load_shared_16(unsigned from) {
     return *(uint4*)(emulated_shared + from + OFFSET);
@@ -44,11 +47,11 @@ void wgmma_u8_s8(int (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3
     const unsigned own[4] = {a0, a1, a2, a3};
     memcpy(own_warp().fragment[lane], own, sizeof(own));
     sync_warp();
-    PendingProduct product = {d, 2 * N, ACCUMULATE, {}, b, own_products().groups};
+    PendingProduct product = {d, nullptr, 2 * N, ACCUMULATE, {}, b, own_products().groups};
     for (int row = 0; row < 2; row++) {
         for (int k = 0; k < 32; k++) {
             const unsigned word = own_warp().fragment[lane / 4 * 4 + k % 16 / 4][row + k / 16 * 2];
-            product.a[row][k] = word >> k % 4 * 8;
+            product.a[row][k] = word >> k % 4 * 8 & 255;
         }
     }
     sync_warp();
@@ -58,7 +61,45 @@ void wgmma_u8_s8(int (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3
     }
 }
 
+template <bool ACCUMULATE, int N>
+void wgmma_f16(float (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {
+    const int lane = threadIdx.x & 31;
+    const unsigned own[4] = {a0, a1, a2, a3};
+    memcpy(own_warp().fragment[lane], own, sizeof(own));
+    sync_warp();
+    PendingProduct product = {nullptr, d, 2 * N, ACCUMULATE, {}, b, own_products().groups};
+    for (int row = 0; row < 2; row++) {
+        for (int k = 0; k < 16; k++) {
+            product.a[row][k] = own_warp().fragment[lane / 4 * 4 + k % 8 / 2][row + k / 8 * 2] >> k % 2 * 16;
+        }
+    }
+    sync_warp();
+    own_products().products.push_back(product);
+    if (!ACCUMULATE) {
+        for (float& sum : d) sum = NAN;
+    }
+}
+
+inline void compute_halves(const PendingProduct& product) {
+    const auto field = [&](int bit) { return (unsigned)(product.b >> bit & 0x3fff) * 16; };
+    const int lane = threadIdx.x & 31;
+    for (int column = lane % 4 * 2; column < product.columns; column += column % 2 ? 7 : 1) {
+        const unsigned at = field(0) + column / 8 * field(32) + column % 8 * 16;
+        for (int row = 0; row < 2; row++) {
+            float& to = product.halves[column / 8 * 4 + row * 2 + column % 2];
+            double sum = product.accumulate ? to : 0.0;
+            for (int k = 0; k < 16; k++) {
+                const unsigned short* core = (unsigned short*)(emulated_shared + at + k / 8 * field(16));
+                sum += (double)float_of_half(product.a[row][k]) * float_of_half(core[k % 8]);
+            }
+            // A GPU's sum may be another if it is not exact.
+            to = (double)(float)sum == sum ? (float)sum : NAN;
+        }
+    }
+}
+
 inline void compute(const PendingProduct& product) {
+    if (product.halves) return compute_halves(product);
     const auto field = [&](int bit) { return (unsigned)(product.b >> bit & 0x3fff) * 16; };
     const int lane = threadIdx.x & 31;
     for (int column = lane % 4 * 2; column < product.columns; column += column % 2 ? 7 : 1) {
@@ -74,8 +115,8 @@ inline void compute(const PendingProduct& product) {
     }
 }
 
-template <int LEFT, int N>
-void warpgroup_wait(int (&)[N]) {
+template <int LEFT, class T, int N>
+void warpgroup_wait(T (&)[N]) {
     PendingProducts& own = own_products();
     size_t done = 0;
     while (done < own.products.size() && own.products[done].group + LEFT < own.groups) compute(own.products[done++]);

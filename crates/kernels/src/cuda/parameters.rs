@@ -9,7 +9,7 @@ pub struct QuantizedRows {
     pub inputs: i32,
     pub groups: i32,
     pub rows: i32,
-    /// 0 for few rows, 1 for many, 2 for warpgroups.
+    /// 0 for few rows, 1 for many, 2 for warpgroups, 3 for them in half precision.
     pub layout: i32,
 }
 

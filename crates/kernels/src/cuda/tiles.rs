@@ -1,5 +1,9 @@
 //! Affine weights in the order in which CUDA kernels read them: `cuda/skinny.cu` describes it.
 
+use std::ops::RangeInclusive;
+
+use half::bf16;
+
 use crate::{Affine, Floats, parallel::for_each_chunk};
 
 /// Features of a tile.
@@ -16,15 +20,28 @@ pub struct TiledLayout {
     pub bits: usize,
     pub features: usize,
     pub inputs: usize,
+    /// Whether kernels may multiply in half precision: codes of 4 bits whose scales and biases are
+    /// 0 or of [`HALF_SCALES`].
+    pub in_halves: bool,
 }
+
+/// Exponents of scales and biases, as bfloat16 stores them, from 2^-60 to 2^60: sums of products in
+/// half precision then are the same numbers whether the step of their inputs multiplies first or
+/// last.
+const HALF_SCALES: RangeInclusive<u16> = 127 - 60..=127 + 60;
 
 impl TiledLayout {
     /// The layout for `features` rows of `weight`; `None` unless kernels read its format.
     pub fn for_weight(weight: &Affine, features: usize, inputs: usize) -> Option<TiledLayout> {
         let Affine { scales, biases, group_size, bits, .. } = *weight;
-        let floats = matches!((scales, biases), (Floats::Bf16(_), Floats::Bf16(_)));
-        let reads = floats && group_size == GROUP && [4, 8].contains(&bits);
-        (reads && features > 0 && inputs > 0).then_some(TiledLayout { bits, features, inputs })
+        let (Floats::Bf16(scales), Floats::Bf16(biases)) = (scales, biases) else { return None };
+        let reads = group_size == GROUP && [4, 8].contains(&bits);
+        let fits = |number: &bf16| {
+            let bits = number.to_bits() & 0x7fff;
+            bits == 0 || HALF_SCALES.contains(&(bits >> 7))
+        };
+        let in_halves = bits == 4 && [scales, biases].iter().all(|numbers| numbers.iter().all(fits));
+        (reads && features > 0 && inputs > 0).then_some(TiledLayout { bits, features, inputs, in_halves })
     }
 
     /// Tiles with features of the matrix.

@@ -10,13 +10,13 @@ use crate::scalar::Scalar;
 pub enum Precision {
     /// No rounding; sums are float32.
     Float32,
-    /// The types that processors multiply faster: activations are rounded to 16-bit integers with a
+    /// The types that processors multiply faster: activations are rounded to 11-bit integers with a
     /// scale per group if the weight's codes are integers or 4-bit floats, and to bfloat16 if it is
     /// bfloat16 or 8-bit floats. Weights are never rounded; float32 and float16 weights are
     /// multiplied in float32.
     Rounded,
-    /// [`Precision::Rounded`] with 8-bit instead of 16-bit integers. Faster where processors
-    /// multiply bytes: AVX-512 with VNNI, AMX.
+    /// [`Precision::Rounded`] with 8-bit integers. Faster where processors multiply bytes: AVX-512
+    /// with VNNI, AMX.
     Int8,
 }
 

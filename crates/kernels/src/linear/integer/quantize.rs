@@ -1,6 +1,6 @@
 //! Quantisation of rows of `x`: the loop that all instruction sets share, and its portable steps.
 
-use super::inputs::{ActivationWidth, InputGroup, UnfilledTile};
+use super::inputs::{ActivationWidth, InputGroup, LARGEST, UnfilledTile};
 use crate::{
     cache_line::CacheLine,
     linear::tiling::INPUT_BLOCK,
@@ -109,7 +109,7 @@ fn round(values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWid
             largest[i] = if values[i].abs() > largest[i] { values[i].abs() } else { largest[i] };
         }
         for value in values {
-            finite &= value.abs() <= f32::MAX;
+            finite &= value.abs() <= LARGEST;
         }
     }
     let mut max = 0.0f32;
@@ -124,7 +124,7 @@ fn round(values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWid
     for (values, integers) in values.as_chunks::<16>().0.iter().zip(integers.as_chunks_mut::<16>().0) {
         for i in 0..16 {
             // SAFETY: magnitudes are at most the largest integer, apart from rounding.
-            integers[i] = unsafe { (values[i] * inverse).round_ties_even().to_int_unchecked::<i32>() };
+            integers[i] = unsafe { width.round(values[i] * inverse).to_int_unchecked::<i32>() };
         }
         for integer in integers {
             total += *integer;

@@ -353,7 +353,7 @@ mod tests {
         if !is_x86_feature_detected!("ssse3") {
             return;
         }
-        let words = [0x1234_5678, -1, 32639 * 64, -32639 * 64];
+        let words = [0x1234_5678, -1, 16384 * 64, -16384 * 64];
         let mut moved = [0i32; 4];
         // SAFETY: the processor has the feature; the arrays are 16 bytes.
         unsafe {

@@ -6,7 +6,7 @@ use crate::{
     cache_line::CacheLine,
     linear::{
         integer::{
-            inputs::{ActivationWidth, InputGroup, UnfilledTile},
+            inputs::{ActivationWidth, InputGroup, LARGEST, UnfilledTile},
             quantize::Quantizer,
         },
         tiling::INPUT_BLOCK,
@@ -74,7 +74,7 @@ unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32, width: Activa
             max = _mm512_max_epu32(max, _mm512_and_si512(bits, _mm512_set1_epi32(i32::MAX)));
         }
         let max = f32::from_bits(_mm512_reduce_max_epu32(max));
-        let finite = max.is_finite();
+        let finite = max <= LARGEST;
         let Some(inverse) = InputGroup::inverse_step(max, finite, width) else {
             integers.fill(0);
             return InputGroup::zeros(finite);
@@ -82,7 +82,15 @@ unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32, width: Activa
         let inverse = _mm512_set1_ps(inverse);
         let mut total = _mm512_setzero_si512();
         for (chunk, integers) in chunks.iter().zip(integers.as_chunks_mut::<16>().0) {
-            let rounded = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(chunk.as_ptr()), inverse));
+            let mut steps = _mm512_mul_ps(_mm512_loadu_ps(chunk.as_ptr()), inverse);
+            if width == ActivationWidth::Two {
+                let power = _mm512_and_si512(_mm512_castps_si512(steps), _mm512_set1_epi32(0x7f80_0000));
+                let power = _mm512_max_epi32(power, _mm512_castps_si512(_mm512_set1_ps(1024.0)));
+                let power = _mm512_add_epi32(power, _mm512_set1_epi32(13 << 23));
+                let rounder = _mm512_castsi512_ps(_mm512_or_si512(power, _mm512_set1_epi32(0x0040_0000)));
+                steps = _mm512_sub_ps(_mm512_add_ps(steps, rounder), rounder);
+            }
+            let rounded = _mm512_cvtps_epi32(steps);
             total = _mm512_add_epi32(total, rounded);
             _mm512_storeu_si512(integers.as_mut_ptr().cast(), rounded);
         }

@@ -1,6 +1,6 @@
 //! The documented orders of summation of rounded products, computed number by number.
 
-use half::bf16;
+use half::{bf16, f16};
 use lanner_kernels::{SimdLevel, simd_level};
 
 use super::weights::Integers;
@@ -13,10 +13,10 @@ pub(crate) fn in_bfloat16(x: &[f32], weight: &[f32], k: usize) -> Vec<f32> {
     weight.chunks(k).map(|row| dot(&blocks(row), &x)).collect()
 }
 
-/// One row of `x`, rounded to integers up to `most`, with every row of a weight of integers.
-pub(crate) fn in_integers(x: &[f32], weight: &Integers, k: usize, most: f32) -> Vec<f32> {
+/// One row of `x`, rounded to integers, with every row of a weight of integers.
+pub(crate) fn in_integers(x: &[f32], weight: &Integers, k: usize, round: Rounding) -> Vec<f32> {
     let group = weight.group;
-    let rounded: Vec<(f32, Vec<i64>)> = x.chunks(group).map(|values| integers(values, most)).collect();
+    let rounded: Vec<(f32, Vec<i64>)> = x.chunks(group).map(round).collect();
     let output = |row: usize| {
         let (mut sum, mut part) = (0.0f32, 0.0f32);
         for (g, (step, integers)) in rounded.iter().enumerate() {
@@ -36,14 +36,34 @@ pub(crate) fn in_integers(x: &[f32], weight: &Integers, k: usize, most: f32) -> 
     (0..weight.codes.len() / k).map(output).collect()
 }
 
-/// A group's step and integers up to `most`.
-fn integers(values: &[f32], most: f32) -> (f32, Vec<i64>) {
-    let largest = values.iter().fold(0.0f32, |largest, v| largest.max(v.abs()));
+/// A group's step and integers.
+pub(crate) type Rounding = fn(&[f32]) -> (f32, Vec<i64>);
+
+/// Integers up to 127.
+pub(crate) fn to_bytes(values: &[f32]) -> (f32, Vec<i64>) {
+    let largest = largest(values);
     if largest < 1e-30 {
         return (0.0, vec![0; values.len()]);
     }
-    let inverse = most / largest;
-    (largest / most, values.iter().map(|v| (v * inverse).round_ties_even() as i64).collect())
+    let inverse = 127.0 / largest;
+    (largest / 127.0, values.iter().map(|v| (v * inverse).round_ties_even() as i64).collect())
+}
+
+/// Integers of 14 bits, of which half precision keeps 11: its smallest number counts as one.
+pub(crate) fn to_halves(values: &[f32]) -> (f32, Vec<i64>) {
+    let largest = largest(values);
+    if largest < 1e-30 {
+        return (0.0, vec![0; values.len()]);
+    }
+    let step = 2f64.powi(f64::from(largest).log2().floor() as i32 - 13);
+    let smallest = 2f64.powi(-24);
+    let integer =
+        |v: &f32| (f16::from_f32((f64::from(*v) / step * smallest) as f32).to_f64() / smallest) as i64;
+    (step as f32, values.iter().map(integer).collect())
+}
+
+fn largest(values: &[f32]) -> f32 {
+    values.iter().fold(0.0f32, |largest, v| largest.max(v.abs()))
 }
 
 /// A row rounded to bfloat16, in lines of 32 numbers.

@@ -7,8 +7,8 @@ use std::{
 
 use kernels::cuda::{
     InputRow, MAX_SHARED, MEDIUM_FEATURES, MEDIUM_THREADS, OperationKind, ProductPart, ProductParts,
-    QuantizedRows, TILE_FEATURES, WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES, WARPGROUP_ROWS,
-    WARPGROUP_THREADS, medium_shared, medium_warpgroup_shared, warpgroup_shared, wide_shared,
+    QuantizedRows, TILE_FEATURES, TiledLayout, WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES,
+    WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared, medium_warpgroup_shared, warpgroup_shared, wide_shared,
 };
 use mlx::{
     Array,
@@ -85,14 +85,23 @@ impl Integers {
 enum Layout {
     Few = 0,
     Many = 1,
-    Warpgroups = 2,
+    /// For warpgroups, as bytes.
+    Bytes = 2,
+    /// For warpgroups, in half precision.
+    Halves = 3,
 }
 
 impl Layout {
-    fn of(rows: usize) -> Layout {
+    const ALL: [Layout; 4] = [Layout::Few, Layout::Many, Layout::Bytes, Layout::Halves];
+
+    /// What products of `rows` and a matrix read.
+    #[track_caller]
+    fn of(rows: usize, matrix: TiledLayout) -> Layout {
         match rows {
-            0..=MAX_FEW_ROWS => Layout::Few,
-            _ if has_warpgroups() => Layout::Warpgroups,
+            ..=MAX_FEW_ROWS => Layout::Few,
+            _ if !has_warpgroups() => Layout::Many,
+            _ if rows <= MAX_MEDIUM_ROWS || matrix.bits == 8 => Layout::Bytes,
+            _ if matrix.in_halves => Layout::Halves,
             _ => Layout::Many,
         }
     }
@@ -102,7 +111,7 @@ impl Layout {
         match self {
             Layout::Few => (rows * 128, rows),
             Layout::Many => (rows.next_multiple_of(WIDE_ROWS) * 128, rows.next_multiple_of(WIDE_ROWS)),
-            Layout::Warpgroups => (rows.div_ceil(WARPGROUP_BLOCK_ROWS) * WARPGROUP_BLOCK, 0),
+            Layout::Bytes | Layout::Halves => (rows.div_ceil(WARPGROUP_BLOCK_ROWS) * WARPGROUP_BLOCK, 0),
         }
     }
 }
@@ -134,8 +143,15 @@ pub(super) fn multiply(source: Source, [rows, inputs]: [i32; 2], products: &[Pro
     if rows == 1 && persistent::is_allowed() && queue_row(source, products) {
         return;
     }
-    if rows > 1 || !multiply_row(source, products) {
-        QuantizedInputs::new(source, rows, inputs).multiply(products);
+    if rows == 1 && multiply_row(source, products) {
+        return;
+    }
+    for layout in Layout::ALL {
+        let reads = |product: &&Product| Layout::of(rows as usize, product.matrix().layout) == layout;
+        let own: Vec<&Product> = products.iter().filter(reads).collect();
+        if !own.is_empty() {
+            QuantizedInputs::new(source, rows, inputs, layout).multiply(&own);
+        }
     }
 }
 
@@ -150,11 +166,10 @@ const WIDE_ROWS: usize = 128;
 
 impl QuantizedInputs {
     #[track_caller]
-    fn new(source: Source, rows: i32, inputs: i32) -> QuantizedInputs {
+    fn new(source: Source, rows: i32, inputs: i32, layout: Layout) -> QuantizedInputs {
         assert!(inputs % 64 == 0, "{inputs} inputs are not groups of 64");
         let segments = (inputs as usize).div_ceil(512);
         let (rows, groups) = (rows as usize, segments * 8);
-        let layout = Layout::of(rows);
         let (plane_bytes, group_steps) = layout.sizes(rows);
         let integers = Integers::new(plane_bytes * groups, group_steps * groups);
         let to = QuantizedRows {
@@ -170,15 +185,15 @@ impl QuantizedInputs {
     }
 
     #[track_caller]
-    fn multiply(&self, products: &[Product]) {
+    fn multiply(&self, products: &[&Product]) {
         for bits in [4, 8] {
-            let own: Vec<&Product> =
-                products.iter().filter(|product| product.matrix().layout.bits == bits).collect();
+            let has_bits = |product: &&&Product| product.matrix().layout.bits == bits;
+            let own: Vec<&Product> = products.iter().filter(has_bits).copied().collect();
             for products in own.chunks(4) {
                 match self.layout {
                     Layout::Few => self.multiply_few(bits, products),
                     Layout::Many => self.multiply_many(bits, products),
-                    Layout::Warpgroups => self.multiply_by_warpgroups(bits, products),
+                    Layout::Bytes | Layout::Halves => self.multiply_by_warpgroups(bits, products),
                 }
             }
         }
@@ -348,7 +363,7 @@ impl<'a> Source<'a> {
         let (arguments, at) = (Arguments::new().with(to), resident_f32);
         let (groups, rows) = (to.groups as usize, to.rows as usize);
         let many = rows > self.max_few_rows();
-        let grid = if many { [groups / 4, rows.div_ceil(8), 1] } else { [groups / 8, rows, 1] };
+        let grid = if many { [groups / 8, rows.div_ceil(8), 1] } else { [groups / 8, rows, 1] };
         match self {
             Source::Plain { x } => {
                 let x = at(x);
