@@ -147,7 +147,7 @@ struct Pool {
         CHECK(cudaMalloc(&planes, (size_t)128 * groups * 128));
         CHECK(cudaMalloc(&steps, (size_t)128 * groups * 8));
         CHECK(cudaMalloc(&blocks, (size_t)64 * groups * 136));
-        fill_inputs<<<4 * sms, 256>>>(x, own, planes, steps, blocks, 64, inputs, 3, 0);
+        fill_inputs<<<4 * sms, 256>>>(x, own, planes, steps, blocks, 64, inputs, 3, 0, false);
         CHECK(cudaDeviceSynchronize());
     }
     void launch(const FewEntry& e, const Product& shape, int rows, cudaStream_t stream) {

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <thread>
 
+#include <cuda_fp16.h>
+
 #include "bench.h"
 
 namespace {
@@ -33,17 +35,19 @@ __global__ void fill_weights(u32* words, size_t count, int bits, u32 seed, int k
     }
 }
 
+// Of 11 significant bits.
 __device__ int input_of(size_t row, int i, int inputs, u32 seed, int kind) {
     const u32 r = mix((u32)(row * inputs + i) + seed * 977u);
-    if (kind == 1) return r % 7 ? 32639 : -32639;
+    if (kind == 1) return r % 7 ? 16384 : -16384;
     if (kind == 2 && r % 3) return 0;
-    const int wide = (int)(mix(r) % 65279) - 32639;
-    return i % 64 == r % 64 ? (r & 1 ? 32639 : -32639) : wide >> (r >> 28 & 7);
+    if (i % 64 == r % 64) return r & 1 ? 16384 : -16384;
+    const int size = (mix(r) & 0x3fff) >> (r >> 28 & 7), unused = max(0, 21 - __clz(size));
+    return (r & 2 ? 1 : -1) * (size >> unused << unused);
 }
 
-// A thread a group of a row: integers, and both layouts.
+// A thread a group of a row: integers, and both layouts; blocks of halves or of bytes.
 __global__ void fill_inputs(short* x, float2* steps, u8* old_planes, float2* old_steps, u8* blocks, int rows, int inputs,
-                            u32 seed, int kind) {
+                            u32 seed, int kind, bool halves) {
     const int groups = inputs / GROUP;
     const size_t all = (size_t)rows * groups;
     for (size_t n = blockIdx.x * (size_t)blockDim.x + threadIdx.x; n < all; n += (size_t)gridDim.x * blockDim.x) {
@@ -59,14 +63,25 @@ __global__ void fill_inputs(short* x, float2* steps, u8* old_planes, float2* old
             u8* planes = old_planes + (old_at * 128 + row % 128) * 128;
             const int place = i % 16 / 4 * 16 + i / 16 * 4 + i % 4, swapped = (row & 1) * 64;
             planes[place + swapped] = high, planes[place + (swapped ^ 64)] = low;
-            u8* own = to + r / 8 * 1024 + r % 2 * 512 + i / 16 * 128 + r % 8 / 2 * 32 + i % 16;
-            own[0] = high, own[16] = low;
+            if (halves) {
+                *(__half*)(to + r / 8 * 1024 + i / 16 * 256 + i % 2 * 128 + r % 8 * 16 + i % 16 / 2 * 2) = __float2half_rn(v);
+            } else {
+                u8* own = to + r / 8 * 1024 + r % 2 * 512 + i / 16 * 128 + r % 8 / 2 * 32 + i % 16;
+                own[0] = high, own[16] = low;
+            }
         }
-        const float step = kind == 2 && mix(n) % 5 == 0 ? 0.0f : __uint_as_float(0x38000000 + mix((u32)n + seed) % 0x1000000);
+        // A segment's is the same.
+        const float step = __uint_as_float((112 + mix((u32)(n / GROUPS) + seed) % 3) << 23);
         const float2 both = make_float2(step, (float)total * step);
         steps[n] = both;
         old_steps[old_at * 128 + row % 128] = both;
-        ((float2*)(to + ROW_BLOCK * 2 * GROUP))[r] = both;
+        float* own = (float*)(to + ROW_BLOCK * 2 * GROUP);
+        if (halves) {
+            own += r / 32 * 64 + r % 32 / 16 * 16 + r % 8 / 2 * 4 + r / 8 % 2 * 2 + r % 2;
+            own[0] = total * 0x1p-24f, own[32] = step * 0x1p24f;
+        } else {
+            own[2 * r] = both.x, own[2 * r + 1] = both.y;
+        }
     }
 }
 
@@ -113,11 +128,12 @@ struct Problem {
         CHECK(cudaMalloc(&old_planes, room * groups * 128));
         CHECK(cudaMalloc(&old_steps, room * groups * 8));
         CHECK(cudaMalloc(&blocks, room * groups * 136));
-        // Rows of padding are not numbers.
+        // Rows of padding are not numbers, and their steps not negative.
         CHECK(cudaMemset(old_planes, 0xff, room * groups * 128));
         CHECK(cudaMemset(old_steps, 0xff, room * groups * 8));
-        CHECK(cudaMemset(blocks, 0xff, room * groups * 136));
-        fill_inputs<<<4 * sms, 256>>>(x, steps, old_planes, old_steps, blocks, rows, inputs, seed, kind);
+        CHECK(cudaMemset(blocks, 0x7f, room * groups * 136));
+        const bool halves = bits == 4 && rows > 64;
+        fill_inputs<<<4 * sms, 256>>>(x, steps, old_planes, old_steps, blocks, rows, inputs, seed, kind, halves);
         for (int f : features) {
             Matrix m{};
             m.features = f;

@@ -154,7 +154,7 @@ void quantized(Kind kind, int rows, int inputs, int layout, int dim, bool odd, i
     Memory x(size, 1, 4, odd), y(kind > NORM ? size : 0, 2, 4, odd), weight(inputs, 3, 1);
     const ManyQuantized to{(u8*)planes.at, (float2*)steps.at, inputs, groups, rows, layout};
     const float *from = x.at, *second = y.at, *weights = weight.at;
-    const dim3 each(groups / 8, rows), many(groups / 4, (rows + 7) / 8);
+    const dim3 each(groups / 8, rows), many(groups / 8, (rows + 7) / 8);
     const float eps = 1e-5f;
     auto old_kernel = [&] {
         if (kind == PLAIN) go(old_quantize, each, 256, 0, to, from);
