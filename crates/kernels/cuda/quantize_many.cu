@@ -44,6 +44,56 @@ __device__ __forceinline__ void write_eight(const ManyQuantized& to, int row, in
     }
 }
 
+// What a group in half precision shares. A segment has one step where
+// it can: its groups' integers are multiplied by powers of two of 2^-24 to 1, which half precision holds. `ratio` is
+// that power, `step` is that of the segment times 2^24; negative if it is the group's alone.
+struct HalfStep {
+    float ratio, step;
+};
+
+// From the bits of the largest sizes of a group and its segment; by whole warps, which agree on `is_shared`.
+__device__ __forceinline__ HalfStep half_step(u32 largest, u32 segment, bool is_shared) {
+    // 2^24 times a step.
+    const auto scaled = [](u32 largest) { return __uint_as_float((largest & EXPONENT) + (11 << 23)); };
+    if (is_shared) {
+        const u32 apart = (segment & EXPONENT) - (largest & EXPONENT);
+        return {has_integers(largest) ? __uint_as_float(0x3f800000u - apart) : 0.0f, has_integers(segment) ? scaled(segment) : 0.0f};
+    }
+    return {1.0f, has_integers(largest) ? -scaled(largest) : __uint_as_float(largest < SMALLEST_BITS ? 0x80000000u : 0xffc00000u)};
+}
+
+// Whether a group's integers fit the step of its segment. Steps from 2^-50 to 2^20 leave the sums of products far from
+// the ends of float32, whatever a step multiplies first or last (see HALF_SCALES in kernels/src/cuda/tiles.rs).
+__device__ __forceinline__ bool fits_segment(u32 largest, u32 segment) {
+    constexpr u32 LOWEST = (127 - 50 + 13) << 23, HIGHEST = (127 + 20 + 13) << 23;
+    const u32 exponent = segment & EXPONENT;
+    if (segment < SMALLEST_BITS) return true;
+    if (exponent < LOWEST || exponent > HIGHEST) return false;
+    return largest < SMALLEST_BITS || exponent - (largest & EXPONENT) <= 24 << 23;
+}
+
+// Two rounded inputs as halves, times 2^24 and the ratio, and added to the sum.
+__device__ __forceinline__ u32 halves_of(u32 rounded, float ratio, float& sum) {
+    const float2 both = floats_of_halves(rounded);
+    const float first = both.x * ratio, second = both.y * ratio;
+    sum = sum + first + second;
+    return half_pair(first * 16777216.0f, second * 16777216.0f);
+}
+
+// Where a block of 64 rows has the sum of a row's group, after which the step follows by 32 floats: rows 8 j + 2 t,
+// 8 j + 2 t + 1 and those 8 further, which a thread needs together, lie on end.
+__device__ __forceinline__ int place_of_sum(int row) {
+    const int r = row % 32;
+    return row / 32 * 64 + r / 16 * 16 + r % 8 / 2 * 4 + r / 8 % 2 * 2 + r % 2;
+}
+
+// After the last row, steps of rows that only fill its block, which must not be negative. By the lane that has the
+// last row's step.
+__device__ __forceinline__ void fill_steps(u8* block, int row, int rows) {
+    if (row < rows - 1) return;
+    for (int r = row % BLOCK_OF_ROWS + 1; r < BLOCK_OF_ROWS; r++) ((float*)(block + BLOCK_PLANES))[place_of_sum(r) + 32] = 0.0f;
+}
+
 // A segment of a row in blocks of halves.
 __device__ __forceinline__ void write_halves(const ManyQuantized& to, int row, int segment, const float (&values)[2][8]) {
     const u32 largest[2] = {largest_of_eight(values[0]), largest_of_eight(values[1])};

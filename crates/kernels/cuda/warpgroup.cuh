@@ -48,6 +48,13 @@ __device__ __forceinline__ u32 load_shared_4(u32 from) {
     return to;
 }
 
+// The registers are used, so that what makes them stays.
+template <int N>
+__device__ __forceinline__ void use(const u32 (&a)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" ::"r"(a[i]));
+}
+
 // From here on the register may hold another value: what is computed from it is computed here.
 __device__ __forceinline__ void hold(u32& value) { asm volatile("" : "+r"(value)); }
 
@@ -170,14 +177,17 @@ __device__ __forceinline__ u64 describe_columns(u32 address, u32 high = COLUMNS_
     return (u64)(address >> 4) | (u64)(128 >> 4) << 16 | (u64)high << 32;
 }
 
-// Codes of 4 bits of a group as the fragments of wgmma `k` of four, of 16 inputs each, in half precision and times 2^-24.
-// Of each 16 inputs the even ones come first. `codes` are as load_codes reads them.
-__device__ __forceinline__ void halves_of_codes(u32* a, const uint4& codes, int k) {
+// Codes of 4 bits of a group as the fragments of four wgmmas of 16 inputs, in half precision and times 2^-24. Of each
+// 16 inputs the even ones come first. `codes` are as load_codes reads them.
+__device__ __forceinline__ void halves_of_codes(u32 (&a)[16], const uint4& codes) {
     constexpr u32 MASK = 0x000f000f;
-    const u32 first = k < 2 ? codes.x : codes.y, second = k < 2 ? codes.z : codes.w;
-    const int shift = k % 2 * 4;
-    a[0] = first >> shift & MASK, a[1] = second >> shift & MASK;
-    a[2] = first >> (shift + 8) & MASK, a[3] = second >> (shift + 8) & MASK;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const u32 first = k < 2 ? codes.x : codes.y, second = k < 2 ? codes.z : codes.w;
+        const int shift = k % 2 * 4;
+        a[4 * k] = first >> shift & MASK, a[4 * k + 1] = second >> shift & MASK;
+        a[4 * k + 2] = first >> (shift + 8) & MASK, a[4 * k + 3] = second >> (shift + 8) & MASK;
+    }
 }
 
 // Number `i` of four.

@@ -149,9 +149,7 @@ struct Codes {
 template <class T>
 __device__ __forceinline__ void load_group(Codes<T>& to, const unsigned char* piece, int in, int lane) {
     if constexpr (T::HALVES) {
-        const uint4 codes = ((const uint4*)piece)[in * 32 + lane];
-#pragma unroll
-        for (int k = 0; k < 4; k++) halves_of_codes(to.a + 4 * k, codes, k);
+        halves_of_codes(to.a, ((const uint4*)piece)[in * 32 + lane]);
     } else {
         load_codes<T::BITS>(to.a, (const uint4*)piece, in, lane);
     }
@@ -168,10 +166,7 @@ __device__ __forceinline__ void start_products(int (&d)[N], const u32 (&a)[8], u
         wgmma_u8_s8<false>(d, a[0], a[1], a[2], a[3], b);
         wgmma_u8_s8<true>(d, a[4], a[5], a[6], a[7], b + 256 / 16);
     } else {
-#ifndef EMULATED
-#pragma unroll
-        for (int i = 0; i < 8; i++) asm volatile("" ::"r"(a[i]));
-#endif
+        use(a);
     }
     warpgroup_commit();
 }
@@ -186,10 +181,7 @@ __device__ __forceinline__ void start_products(float (&d)[N], const u32 (&a)[16]
         wgmma_f16<true>(d, a[8], a[9], a[10], a[11], b + 512 / 16);
         wgmma_f16<true>(d, a[12], a[13], a[14], a[15], b + 768 / 16);
     } else {
-#ifndef EMULATED
-#pragma unroll
-        for (int i = 0; i < 16; i++) asm volatile("" ::"r"(a[i]));
-#endif
+        use(a);
     }
     warpgroup_commit();
 }
@@ -259,7 +251,7 @@ struct WideConsumer {
         return shared + T::TOTALS + T::PIECES * T::STAGE + slot * T::SLOT;
     }
 
-    // The address of the first chunk's that the lane needs.
+    // The address from which on the lane needs what rows share, but for shared_at.
     __device__ __forceinline__ u32 shared_address_at(int slot) const { return rings.slots + slot * T::SLOT + (lane & 3) * 16; }
 
     template <int BUFFER, int SECOND>

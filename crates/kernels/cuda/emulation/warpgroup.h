@@ -35,18 +35,25 @@ template <int OFFSET>
 unsigned load_shared_4(unsigned from) {
     return *(unsigned*)(emulated_shared + from + OFFSET);
 }
+template <int N>
+void use(const unsigned (&)[N]) {}
 inline void hold(unsigned&) {}
 inline void trap() {
     abort();
 }
 inline void warpgroup_commit() { own_products().groups++; }
 
+// To the other lanes of the warp, until they have synchronised again.
+inline void show_fragment(unsigned a0, unsigned a1, unsigned a2, unsigned a3) {
+    const unsigned own[4] = {a0, a1, a2, a3};
+    memcpy(own_warp().fragment[threadIdx.x & 31], own, sizeof(own));
+    sync_warp();
+}
+
 template <bool ACCUMULATE, int N>
 void wgmma_u8_s8(int (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {
     const int lane = threadIdx.x & 31;
-    const unsigned own[4] = {a0, a1, a2, a3};
-    memcpy(own_warp().fragment[lane], own, sizeof(own));
-    sync_warp();
+    show_fragment(a0, a1, a2, a3);
     PendingProduct product = {d, nullptr, 2 * N, ACCUMULATE, {}, b, own_products().groups};
     for (int row = 0; row < 2; row++) {
         for (int k = 0; k < 32; k++) {
@@ -64,9 +71,7 @@ void wgmma_u8_s8(int (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3
 template <bool ACCUMULATE, int N>
 void wgmma_f16(float (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {
     const int lane = threadIdx.x & 31;
-    const unsigned own[4] = {a0, a1, a2, a3};
-    memcpy(own_warp().fragment[lane], own, sizeof(own));
-    sync_warp();
+    show_fragment(a0, a1, a2, a3);
     PendingProduct product = {nullptr, d, 2 * N, ACCUMULATE, {}, b, own_products().groups};
     for (int row = 0; row < 2; row++) {
         for (int k = 0; k < 16; k++) {
@@ -80,37 +85,28 @@ void wgmma_f16(float (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3
     }
 }
 
-inline void compute_halves(const PendingProduct& product) {
-    const auto field = [&](int bit) { return (unsigned)(product.b >> bit & 0x3fff) * 16; };
-    const int lane = threadIdx.x & 31;
-    for (int column = lane % 4 * 2; column < product.columns; column += column % 2 ? 7 : 1) {
-        const unsigned at = field(0) + column / 8 * field(32) + column % 8 * 16;
-        for (int row = 0; row < 2; row++) {
-            float& to = product.halves[column / 8 * 4 + row * 2 + column % 2];
-            double sum = product.accumulate ? to : 0.0;
-            for (int k = 0; k < 16; k++) {
-                const unsigned short* core = (unsigned short*)(emulated_shared + at + k / 8 * field(16));
-                sum += (double)float_of_half(product.a[row][k]) * float_of_half(core[k % 8]);
-            }
-            // A GPU's sum may be another if it is not exact.
-            to = (double)(float)sum == sum ? (float)sum : NAN;
-        }
-    }
-}
-
 inline void compute(const PendingProduct& product) {
-    if (product.halves) return compute_halves(product);
     const auto field = [&](int bit) { return (unsigned)(product.b >> bit & 0x3fff) * 16; };
     const int lane = threadIdx.x & 31;
     for (int column = lane % 4 * 2; column < product.columns; column += column % 2 ? 7 : 1) {
         const unsigned at = field(0) + column / 8 * field(32) + column % 8 * 16;
         for (int row = 0; row < 2; row++) {
-            int sum = 0;
-            for (int k = 0; k < 32; k++) {
-                sum += product.a[row][k] * (int)(signed char)emulated_shared[at + k / 16 * field(16) + k % 16];
+            const int to = column / 8 * 4 + row * 2 + column % 2;
+            if (product.halves) {
+                double sum = product.accumulate ? product.halves[to] : 0.0;
+                for (int k = 0; k < 16; k++) {
+                    const unsigned short* core = (unsigned short*)(emulated_shared + at + k / 8 * field(16));
+                    sum += (double)float_of_half(product.a[row][k]) * float_of_half(core[k % 8]);
+                }
+                // A GPU's sum may be another if it is not exact.
+                product.halves[to] = (double)(float)sum == sum ? (float)sum : NAN;
+            } else {
+                int sum = product.accumulate ? product.sums[to] : 0;
+                for (int k = 0; k < 32; k++) {
+                    sum += product.a[row][k] * (int)(signed char)emulated_shared[at + k / 16 * field(16) + k % 16];
+                }
+                product.sums[to] = sum;
             }
-            int& to = product.sums[column / 8 * 4 + row * 2 + column % 2];
-            to = product.accumulate ? to + sum : sum;
         }
     }
 }

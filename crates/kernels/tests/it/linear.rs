@@ -272,7 +272,7 @@ fn linear_of_a_large_product_is_row_invariant() {
     }
     let scale: f64 = (k as f64).sqrt();
     let exact = exact_linear(&x, &parts.unpacked(), k);
-    out.iter().zip(&exact).for_each(|(got, exact)| assert!((*got as f64 - exact).abs() < 1e-2 * scale));
+    out.iter().zip(&exact).for_each(|(got, exact)| assert!((*got as f64 - exact).abs() < 4e-3 * scale));
 }
 
 #[test]

@@ -81,9 +81,8 @@ impl ActivationWidth {
         match self {
             ActivationWidth::One => steps.round_ties_even(),
             ActivationWidth::Two => {
-                // 1.5 times a power of two whose last bit is worth a step, or the last of 11 bits.
-                let power = (steps.to_bits() & EXPONENT).max(1024.0f32.to_bits());
-                let rounder = f32::from_bits((power + (13 << 23)) | 0x0040_0000);
+                let power = (steps.to_bits() & EXPONENT).max(SMALLEST_POWER);
+                let rounder = f32::from_bits(power + ROUNDER);
                 steps + rounder - rounder
             }
         }
@@ -91,7 +90,12 @@ impl ActivationWidth {
 }
 
 /// The bits of a number's exponent.
-const EXPONENT: u32 = 0x7f80_0000;
+pub(crate) const EXPONENT: u32 = 0x7f80_0000;
+/// The bits of the power of two from which on 11 bits are coarser than a step, halved: 1024.
+pub(crate) const SMALLEST_POWER: u32 = (127 + 10) << 23;
+/// Makes of the bits of a power of two those of a number whose last bit is worth the last of 11
+/// bits, 1.5 times 2^13 as much: it is added to a number of steps to round it, and taken off again.
+pub(crate) const ROUNDER: u32 = (13 << 23) | 0x0040_0000;
 
 /// Dequantisation parameters of a group of a row of `x`.
 #[derive(Clone, Copy, Default)]

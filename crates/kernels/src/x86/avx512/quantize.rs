@@ -6,7 +6,7 @@ use crate::{
     cache_line::CacheLine,
     linear::{
         integer::{
-            inputs::{ActivationWidth, InputGroup, LARGEST, UnfilledTile},
+            inputs::{ActivationWidth, EXPONENT, InputGroup, LARGEST, ROUNDER, SMALLEST_POWER, UnfilledTile},
             quantize::Quantizer,
         },
         tiling::INPUT_BLOCK,
@@ -84,10 +84,12 @@ unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32, width: Activa
         for (chunk, integers) in chunks.iter().zip(integers.as_chunks_mut::<16>().0) {
             let mut steps = _mm512_mul_ps(_mm512_loadu_ps(chunk.as_ptr()), inverse);
             if width == ActivationWidth::Two {
-                let power = _mm512_and_si512(_mm512_castps_si512(steps), _mm512_set1_epi32(0x7f80_0000));
-                let power = _mm512_max_epi32(power, _mm512_castps_si512(_mm512_set1_ps(1024.0)));
-                let power = _mm512_add_epi32(power, _mm512_set1_epi32(13 << 23));
-                let rounder = _mm512_castsi512_ps(_mm512_or_si512(power, _mm512_set1_epi32(0x0040_0000)));
+                // As `ActivationWidth::round`.
+                let [exponent, smallest, rounder] =
+                    [EXPONENT, SMALLEST_POWER, ROUNDER].map(|bits| _mm512_set1_epi32(bits as i32));
+                let power = _mm512_and_si512(_mm512_castps_si512(steps), exponent);
+                let rounder =
+                    _mm512_castsi512_ps(_mm512_add_epi32(_mm512_max_epi32(power, smallest), rounder));
                 steps = _mm512_sub_ps(_mm512_add_ps(steps, rounder), rounder);
             }
             let rounded = _mm512_cvtps_epi32(steps);

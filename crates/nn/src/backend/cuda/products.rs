@@ -94,7 +94,7 @@ enum Layout {
 impl Layout {
     const ALL: [Layout; 4] = [Layout::Few, Layout::Many, Layout::Bytes, Layout::Halves];
 
-    /// What products of `rows` and a matrix read.
+    /// The layout of inputs that the products of `rows` rows with a matrix read.
     #[track_caller]
     fn of(rows: usize, matrix: TiledLayout) -> Layout {
         match rows {
@@ -363,7 +363,7 @@ impl<'a> Source<'a> {
         let (arguments, at) = (Arguments::new().with(to), resident_f32);
         let (groups, rows) = (to.groups as usize, to.rows as usize);
         let many = rows > self.max_few_rows();
-        let grid = if many { [groups / 8, rows.div_ceil(8), 1] } else { [groups / 8, rows, 1] };
+        let grid = [groups / 8, if many { rows.div_ceil(8) } else { rows }, 1];
         match self {
             Source::Plain { x } => {
                 let x = at(x);
