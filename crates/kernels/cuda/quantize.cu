@@ -67,13 +67,26 @@ extern "C" __global__ void __launch_bounds__(256)
     float* row = (float*)memory;
     __shared__ __align__(16) float sums[16];
     launch_dependents();
+    const int group = own_group(), i = group * GROUP + (threadIdx.x & 31) * 2;
+    // Weights do not depend on the previous kernel.
+    float2 weights = make_float2(0.0f, 0.0f);
+    if (i < to.inputs) weights = *(const float2*)(weight + i);
     wait_for_previous();
     x += (size_t)blockIdx.y * to.inputs;
-    for (int i = threadIdx.x; i < to.inputs; i += 256) row[i] = x[i];
+#pragma unroll 1
+    for (int first = threadIdx.x * 4; first < to.inputs; first += 4096) {
+        // All are loaded before the first is stored.
+        float4 own[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (first + k * 1024 < to.inputs) own[k] = *(const float4*)(x + first + k * 1024);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (first + k * 1024 < to.inputs) *(float4*)(row + first + k * 1024) = own[k];
+    }
     const float factor = cta_row_factor<8>(row, to.inputs, eps, sums);
-    const int group = own_group(), i = group * GROUP + (threadIdx.x & 31) * 2;
     float first = 0, second = 0;
-    if (i < to.inputs) first = row[i] * factor * weight[i], second = row[i + 1] * factor * weight[i + 1];
+    if (i < to.inputs) first = row[i] * factor * weights.x, second = row[i + 1] * factor * weights.y;
     quantize_group(to, group, first, second);
 }
 
@@ -97,16 +110,17 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     quantize_gated_norm(Quantized to, const float* x, const float* gate, const float* weight, int dim, float eps) {
     launch_dependents();
-    wait_for_previous();
     const int group = own_group(), i = group * GROUP + (threadIdx.x & 31) * 2;
     const size_t at = (size_t)blockIdx.y * to.inputs + i;
     float first = 0, second = 0;
+    const float2 weights = *(const float2*)(weight + i % dim);
+    wait_for_previous();
     // Whole warps: a group lies inside one head.
     if (group * GROUP < to.inputs) {
-        const float factor = row_factor(x + (size_t)blockIdx.y * to.inputs + group * GROUP / dim * dim, dim, eps);
         const float2 value = *(const float2*)(x + at), g = *(const float2*)(gate + at);
-        first = value.x * factor * weight[i % dim] * silu(g.x);
-        second = value.y * factor * weight[i % dim + 1] * silu(g.y);
+        const float factor = row_factor(x + (size_t)blockIdx.y * to.inputs + group * GROUP / dim * dim, dim, eps);
+        first = value.x * factor * weights.x * silu(g.x);
+        second = value.y * factor * weights.y * silu(g.y);
     }
     quantize_group(to, group, first, second);
 }
