@@ -75,11 +75,7 @@ __device__ __forceinline__ void trap() {
 #define FLOATS_8(d, i)                                                                                   \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),             \
         "+f"(d[i + 6]), "+f"(d[i + 7])
-#define NEW_FLOATS_8(d, i)                                                                               \
-    "=f"(d[i]), "=f"(d[i + 1]), "=f"(d[i + 2]), "=f"(d[i + 3]), "=f"(d[i + 4]), "=f"(d[i + 5]),             \
-        "=f"(d[i + 6]), "=f"(d[i + 7])
 #define FLOATS_32(d) FLOATS_8(d, 0), FLOATS_8(d, 8), FLOATS_8(d, 16), FLOATS_8(d, 24)
-#define NEW_FLOATS_32(d) NEW_FLOATS_8(d, 0), NEW_FLOATS_8(d, 8), NEW_FLOATS_8(d, 16), NEW_FLOATS_8(d, 24)
 
 // d[64 features][64 columns] (+)= a[64][16] * b[16][columns] in half precision, d as fragments of mma_u8_s8 for
 // each 8 columns. Exact in any order where the sums of products of integers, in the same units, have 24 bits at most.
@@ -91,10 +87,11 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[32], u32 a0, u32 a1, u32 a2
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                               \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                    \
     "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
+    // New sums take the registers of those before, or the compiler would keep both for longer.
     if (ACCUMULATE) {
         asm volatile(WGMMA_F16_64("1") : FLOATS_32(d) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
     } else {
-        asm volatile(WGMMA_F16_64("0") : NEW_FLOATS_32(d) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
+        asm volatile(WGMMA_F16_64("0") : FLOATS_32(d) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
     }
 }
 

@@ -213,8 +213,6 @@ struct WideConsumer {
     int in = 0;
     // The slot of the pair that is scaled.
     int current = 0;
-    // Whether groups of the segment have steps of their own.
-    bool own_steps = false;
     Codes<T> codes[2][T::EACH];
     typename Exact<T::HALVES>::Type d[T::BUFFERS][T::EXACT];
     float sums[T::EACH][T::SUMS];
@@ -305,33 +303,41 @@ struct WideConsumer {
         }
     }
 
-    // Pair `n` of a segment.
-    __device__ __forceinline__ void pair(int n, bool more) {
+    // A pair, which may be a segment's last.
+    template <bool OWN_STEPS>
+    __device__ __forceinline__ void pair(bool is_end, bool more) {
         const int slot = current;
-        if constexpr (T::HALVES) {
-            if (n == 0) own_steps = has_own_steps<T::ROWS>(rings.slots + slot * T::SLOT + BLOCK_PLANES, WIDE_PAIR * BLOCK_OF_INPUTS);
-            if (own_steps) {
-                group<0, true>(slot, more);
-                group<1, true>(slot, more);
-            } else {
-                group<0, false>(slot, more);
-                group<1, false>(slot, more);
-                if (n == GROUPS / WIDE_PAIR - 1) {
+        group<0, OWN_STEPS>(slot, more);
+        group<1, OWN_STEPS>(slot, more);
+        if constexpr (T::HALVES && !OWN_STEPS) {
+            if (is_end) {
 #pragma unroll
-                    for (int i = 0; i < T::CHUNKS * T::EACH; i++) {
-                        float* to = sums[i % T::EACH] + i / T::EACH * T::CHUNK_SUMS;
-                        multiply_by_steps<T::CHUNK_SUMS>(to, shared_address_at(slot) + shared_at(0, i / T::EACH));
-                    }
+                for (int i = 0; i < T::CHUNKS * T::EACH; i++) {
+                    float* to = sums[i % T::EACH] + i / T::EACH * T::CHUNK_SUMS;
+                    multiply_by_steps<T::CHUNK_SUMS>(to, shared_address_at(slot) + shared_at(0, i / T::EACH));
                 }
             }
-        } else {
-            group<0, false>(slot, more);
-            group<1, false>(slot, more);
         }
         if (!(MODE & NO_COPIES)) {
             __syncwarp();
             if (lane == 0) barrier_arrive(rings.empty + slot * 8);
         }
+    }
+
+    template <bool OWN_STEPS>
+    __device__ __forceinline__ void pairs(bool last) {
+        constexpr int PAIRS = GROUPS / WIDE_PAIR;
+#pragma unroll 1
+        for (int i = 0; i < PAIRS; i++) pair<OWN_STEPS>(i == PAIRS - 1, !last || i < PAIRS - 1);
+    }
+
+    // The pairs of a segment, which may be the last of all.
+    __device__ __forceinline__ void segment(bool last) {
+        if constexpr (T::HALVES) {
+            const u32 steps = rings.slots + current * T::SLOT + BLOCK_PLANES;
+            if (has_own_steps<T::ROWS>(steps, WIDE_PAIR * BLOCK_OF_INPUTS)) return pairs<true>(last);
+        }
+        pairs<false>(last);
     }
 };
 
@@ -351,11 +357,7 @@ __device__ __forceinline__ void consume(const Parts& parts, const WideRings<T>& 
         const bool last_tile = tile + (int)gridDim.x >= tiles;
 #pragma unroll 1
         for (int segment = 0; segment < segments; segment++) {
-#pragma unroll 1
-            for (int pair = 0; pair < GROUPS / WIDE_PAIR; pair++) {
-                const bool more = !last_tile || segment < segments - 1 || pair < GROUPS / WIDE_PAIR - 1;
-                consumer.pair(pair, more);
-            }
+            consumer.segment(last_tile && segment == segments - 1);
 #pragma unroll
             for (int i = 0; i < T::EACH * T::SUMS / 4; i++) {
                 float* own = &consumer.sums[0][0] + 4 * i;
