@@ -41,7 +41,7 @@ pub use backend::{
         AllowedTokens, KernelOptions, PlainDraw, TokenList, allow_persistent_kernel, allow_warpgroups,
         kernel_logs, sample_plain, set_kernel_options,
     },
-    take_fallbacks, use_cuda, use_gpu, use_shapes_only,
+    take_fallbacks, take_row_calls, use_cuda, use_gpu, use_shapes_only,
 };
 pub use core_attention::{CoreAttention, KvRow};
 pub use delta_net::{DeltaHeads, DeltaNet, DeltaRow, DeltaWeights};

@@ -97,8 +97,12 @@ fn suited_options(options: &Options, model: &dyn Model) -> Options {
     Options { prefill_chunk, prefix_cache_bytes: 0, disk_cache: None, speculate: Speculate::Off, ..options }
 }
 
-/// Logs what the CPU does for the GPU, each item once.
+/// Logs what the CPU does for the GPU, and how rows are given to MLX's kernels there, each item
+/// once.
 pub(crate) fn report_fallbacks() {
+    for calls in nn::take_row_calls() {
+        tracing::info!("MLX's kernels: {calls}");
+    }
     for what in nn::take_fallbacks() {
         tracing::warn!("the GPU leaves to the CPU: {what}");
     }

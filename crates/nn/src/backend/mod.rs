@@ -66,6 +66,12 @@ pub fn take_fallbacks() -> Vec<&'static str> {
     cuda::take_fallbacks()
 }
 
+/// How products of few rows are given to MLX's kernels on its GPU, so that a row's bits do not
+/// depend on other rows: a sentence for each kind of matrix that was tried since the last call.
+pub fn take_row_calls() -> Vec<String> {
+    mlx::take_row_calls()
+}
+
 /// Chooses the device for this thread's operations from here on.
 ///
 /// # Errors

@@ -4,7 +4,11 @@ use std::ops::Range;
 
 use mlx::{Array, Dtype, fast};
 
+use super::row_calls;
 use crate::{KvBuffer, Softmax};
+
+/// More queries of a sequence are a prompt's.
+const FEW_QUERIES: i32 = 64;
 
 #[track_caller]
 pub(crate) fn attend(
@@ -111,7 +115,20 @@ fn first_tokens(buffer: &KvBuffer, length: i32) -> Array {
 /// are the last tokens.
 #[track_caller]
 pub(crate) fn attention(q: &Array, k: &Array, v: &Array, window: Option<i32>, softmax: &Softmax) -> Array {
-    masked_attention(q, k, v, window, false, softmax)
+    let (tokens, length) = (q.dim(0), k.dim(2));
+    if !row_calls::is_needed() || !(2..=FEW_QUERIES).contains(&tokens) {
+        return masked_attention(q, k, v, window, false, softmax);
+    }
+    // Each as if it were alone: MLX has other kernels for several queries, and divides the keys of
+    // one by their number.
+    let outs: Vec<Array> = (0..tokens)
+        .map(|token| {
+            let seen = length - tokens + token + 1;
+            let (q, [k, v]) = (q.slice(0, token, token + 1), [k, v].map(|x| x.slice(2, 0, seen)));
+            masked_attention(&q, &k, &v, window, false, softmax)
+        })
+        .collect();
+    Array::concatenate(&outs, 0)
 }
 
 /// [`attention`], or with `together` that in which queries see the keys after their own too.

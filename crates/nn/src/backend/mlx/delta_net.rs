@@ -2,7 +2,7 @@
 
 use mlx::{Array, Dtype, fast};
 
-use super::{batch::for_each_row, norm::normed};
+use super::{batch::for_each_row, norm::normed, row_calls};
 use crate::{DeltaNet, DeltaRow};
 
 #[track_caller]
@@ -26,6 +26,21 @@ pub(crate) fn delta_net(net: &DeltaNet, qkv: &Array, [b, a]: [&Array; 2], rows: 
 
 #[track_caller]
 pub(crate) fn gated_delta([q, k, v]: [&Array; 3], g: &Array, beta: &Array, state: &Array) -> (Array, Array) {
-    let (out, state) = fast::gated_delta_update([q, k, v], g, beta, state);
-    (out.astype(v.dtype()), state)
+    // More tokens are computed in chunks on GPUs, fewer one after another.
+    const ONE_BY_ONE: i32 = 16;
+    let tokens = k.dim(1);
+    let in_parts = row_calls::is_needed() && (ONE_BY_ONE + 1..=row_calls::MOST_ROWS).contains(&tokens);
+    if !in_parts {
+        let (out, state) = fast::gated_delta_update([q, k, v], g, beta, state);
+        return (out.astype(v.dtype()), state);
+    }
+    let (mut outs, mut last) = (vec![], state.clone());
+    for start in (0..tokens).step_by(ONE_BY_ONE as usize) {
+        let end = tokens.min(start + ONE_BY_ONE);
+        let [q, k, v, g, beta] = [q, k, v, g, beta].map(|x| x.slice(1, start, end).contiguous());
+        let (out, next) = fast::gated_delta_update([&q, &k, &v], &g, &beta, &last);
+        outs.push(out.astype(v.dtype()));
+        last = next;
+    }
+    (Array::concatenate(&outs, 1), last)
 }

@@ -2,7 +2,7 @@
 
 use mlx::{Array, Dtype, Result};
 
-use super::norm::normed;
+use super::{norm::normed, row_calls};
 use crate::{Linear, Matrix, RmsNorm, storage::WeightStorage};
 
 #[track_caller]
@@ -13,10 +13,11 @@ pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) ->
 
 #[track_caller]
 pub(super) fn linear(x: &Array, layer: &Linear) -> Array {
-    let out = match layer.weight.plain() {
+    let weight = layer.weight.plain();
+    let out = row_calls::multiply(x, weight, |x| match weight {
         Matrix::Dense(weight) => x.matmul(&weight.transpose(&[1, 0])),
         Matrix::Quantized(weight) => weight.matmul(x),
-    };
+    });
     match &layer.bias {
         Some(bias) => out + bias.astype(x.dtype()),
         None => out,

@@ -16,9 +16,10 @@ mod norm;
 mod quant;
 mod residual;
 mod rope;
+mod row_calls;
 
 #[cfg(test)]
-pub(crate) use self::attention::attention;
+pub(crate) use self::{attention::attention, row_calls::need_everywhere as need_row_calls};
 pub(crate) use self::{
     attention::{append_kv, attend, attend_both_ways, attend_cached, attend_latent, attend_together},
     conv::causal_conv,
@@ -34,4 +35,5 @@ pub(crate) use self::{
     quant::quantize,
     residual::{add_gated_norm, add_projected},
     rope::rope,
+    row_calls::take_report as take_row_calls,
 };

@@ -1,0 +1,236 @@
+//! Products of few rows in calls that give a row the same bits whatever the other rows are.
+//!
+//! MLX's kernels for GPUs differ between one row, several and many, and where one ends depends on
+//! the GPU's generation and the matrix. So nothing is assumed: the first product of each kind of
+//! matrix is tried with many numbers of rows, and the fastest calls whose bits agree are taken.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    fmt::{self, Display},
+    sync::{Mutex, PoisonError},
+};
+
+use mlx::{Array, Dtype, Result, quant::Quantization};
+
+use crate::Matrix;
+
+/// More rows are a prompt's, and computed as they come: their bits depend on how many there are.
+pub(crate) const MOST_ROWS: i32 = 128;
+
+/// Rows of a call: fewer than `least` are filled up with the last one, more than `most` are divided
+/// among calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowCalls {
+    pub least: i32,
+    pub most: i32,
+}
+
+impl RowCalls {
+    const ALONE: RowCalls = RowCalls { least: 1, most: 1 };
+
+    /// The fastest first; the last one cannot fail.
+    fn all() -> impl Iterator<Item = RowCalls> {
+        let several = [128, 64, 32, 16, 8, 4, 2].into_iter();
+        let some = several.flat_map(|most| [1, 2].map(|least| RowCalls { least, most }));
+        some.chain([RowCalls::ALONE])
+    }
+
+    /// `product` of `x`, `[rows, inputs]`.
+    #[track_caller]
+    fn multiply(self, x: &Array, product: &impl Fn(&Array) -> Array) -> Array {
+        let rows = x.dim(0);
+        if (self.least..=self.most).contains(&rows) {
+            return product(x);
+        }
+        let starts = (0..rows).step_by(self.most as usize);
+        let outs: Vec<Array> = starts
+            .map(|start| {
+                let end = rows.min(start + self.most);
+                let (own, missing) = (x.slice(0, start, end), self.least - (end - start));
+                if missing <= 0 {
+                    return product(&own);
+                }
+                let last = own.slice(0, end - start - 1, end - start);
+                let filled: Vec<&Array> = [&own].into_iter().chain((0..missing).map(|_| &last)).collect();
+                product(&Array::concatenate(filled, 0)).slice(0, 0, end - start)
+            })
+            .collect();
+        Array::concatenate(&outs, 0)
+    }
+
+    /// Whether a row's bits are those that it has alone, among up to [`MOST_ROWS`] others.
+    fn agree(self, x: &Array, product: &impl Fn(&Array) -> Array) -> Result<bool> {
+        for rows in [2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128] {
+            let together = bits(&self.multiply(&x.slice(0, 0, rows), product))?;
+            let outputs = together.len() / rows as usize;
+            for row in [0, rows / 2, rows - 1] {
+                let alone = bits(&self.multiply(&x.slice(0, row, row + 1), product))?;
+                if alone != together[row as usize * outputs..][..outputs] {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The fastest for `product`.
+    fn choose(inputs: i32, dtype: Dtype, product: &impl Fn(&Array) -> Array) -> Result<RowCalls> {
+        let x = Array::gumbel(&[MOST_ROWS, inputs], 1).astype(dtype);
+        for calls in RowCalls::all() {
+            if calls == RowCalls::ALONE || calls.agree(&x, product)? {
+                return Ok(calls);
+            }
+        }
+        Ok(RowCalls::ALONE)
+    }
+}
+
+fn bits(x: &Array) -> Result<Vec<u32>> {
+    Ok(x.to_f32()?.into_iter().map(f32::to_bits).collect())
+}
+
+/// What MLX chooses a kernel by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    inputs: i32,
+    outputs: i32,
+    /// The type of numbers, or of quantisation with its bits and the inputs of a group.
+    weights: (&'static str, i32, i32),
+    activations: &'static str,
+}
+
+impl Kind {
+    fn new(weight: &Matrix, dtype: Dtype) -> Kind {
+        let weights = match weight {
+            Matrix::Dense(weight) => (weight.dtype().name(), 0, 0),
+            Matrix::Quantized(weight) => {
+                let Quantization { mode, group_size, bits } = weight.quantization;
+                (mode.name(), bits, group_size)
+            }
+        };
+        let (inputs, outputs) = (weight.inputs(), weight.outputs());
+        Kind { inputs, outputs, weights, activations: dtype.name() }
+    }
+}
+
+impl Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Kind { inputs, outputs, weights: (name, bits, group), activations } = self;
+        write!(f, "{outputs} x {inputs}, {name}")?;
+        if *bits > 0 {
+            write!(f, " of {bits} bits in groups of {group}")?;
+        }
+        write!(f, ", inputs of {activations}")
+    }
+}
+
+/// Of each kind, the calls, and whether they were reported.
+static CHOSEN: Mutex<BTreeMap<Kind, (RowCalls, bool)>> = Mutex::new(BTreeMap::new());
+
+thread_local! {
+    static EVERYWHERE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether rows of this thread's products are given to MLX in calls that were tried: on GPUs.
+pub(crate) fn is_needed() -> bool {
+    EVERYWHERE.get() || mlx::on_gpu()
+}
+
+/// Also tries calls on the CPU, for this thread's tests.
+#[cfg(test)]
+pub(crate) fn need_everywhere(needed: bool) {
+    EVERYWHERE.set(needed);
+}
+
+/// `product` with `weight` of `x`, `[.., inputs]`.
+#[track_caller]
+pub(crate) fn multiply(x: &Array, weight: &Matrix, product: impl Fn(&Array) -> Array) -> Array {
+    let inputs = x.dim(-1);
+    let rows = if inputs == 0 { 0 } else { x.size() as i32 / inputs };
+    if !is_needed() || !(1..=MOST_ROWS).contains(&rows) {
+        return product(x);
+    }
+    let kind = Kind::new(weight, x.dtype());
+    let known = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).get(&kind).map(|(calls, _)| *calls);
+    let calls = known.unwrap_or_else(|| {
+        let chosen = RowCalls::choose(inputs, x.dtype(), &product).unwrap_or_else(|e| panic!("{e}"));
+        CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, (chosen, false));
+        chosen
+    });
+    let out = calls.multiply(&x.reshape(&[rows, inputs]), &product);
+    let shape: Vec<i32> = x.shape()[..x.ndim() - 1].iter().copied().chain([out.dim(-1)]).collect();
+    out.reshape(&shape)
+}
+
+/// A sentence for each kind of product that was tried since the last call.
+pub(crate) fn take_report() -> Vec<String> {
+    let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let new = chosen.iter_mut().filter(|(_, (_, reported))| !*reported);
+    new.map(|(kind, (RowCalls { least, most }, reported))| {
+        *reported = true;
+        let rows = if least == most { format!("{most}") } else { format!("{least} to {most}") };
+        format!("a row's bits are the same among up to {MOST_ROWS} rows in calls of {rows} ({kind})")
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A product whose bits depend on the rows of a call as those of MLX's kernels do: one row,
+    /// several, and `many` or more are three kernels.
+    fn product(weight: &Array, many: i32, one_differs: bool) -> impl Fn(&Array) -> Array {
+        let weight = weight.transpose(&[1, 0]);
+        move |x| {
+            let rows: Vec<Array> =
+                (0..x.dim(0)).map(|row| x.slice(0, row, row + 1).matmul(&weight)).collect();
+            let out = Array::concatenate(&rows, 0);
+            match x.dim(0) {
+                1 if one_differs => out * 1.000_001,
+                rows if rows >= many => out * 0.999_999,
+                _ => out,
+            }
+        }
+    }
+
+    #[test]
+    fn the_fastest_calls_whose_bits_agree_are_taken() {
+        let weight = Array::gumbel(&[24, 64], 3);
+        for (many, one_differs, least, most) in [
+            (1000, false, 1, 128),
+            (1000, true, 2, 128),
+            (33, false, 1, 32),
+            (33, true, 2, 32),
+            (18, true, 2, 16),
+            (6, false, 1, 4),
+            (3, true, 2, 2),
+        ] {
+            let product = product(&weight, many, one_differs);
+            let chosen = RowCalls::choose(64, Dtype::Float32, &product).unwrap();
+            assert_eq!(chosen, RowCalls { least, most }, "{many} {one_differs}");
+        }
+        // Bits that always depend on all rows.
+        let sums = |x: &Array| x.matmul(&weight.transpose(&[1, 0])) + x.sum(0, true).sum(1, true);
+        assert_eq!(RowCalls::choose(64, Dtype::Float32, &sums).unwrap(), RowCalls::ALONE);
+    }
+
+    #[test]
+    fn rows_are_divided_and_filled_up_without_being_mixed() {
+        let weight = Array::gumbel(&[24, 64], 3);
+        let plain = |x: &Array| x.matmul(&weight.transpose(&[1, 0]));
+        for calls in RowCalls::all() {
+            for rows in [1, 2, 3, 5, 8, 33, 64, 128] {
+                let x = Array::gumbel(&[rows, 64], 4);
+                let seen = |part: &Array| {
+                    assert!((calls.least..=calls.most).contains(&part.dim(0)), "{calls:?} {}", part.dim(0));
+                    plain(part)
+                };
+                let [got, expected] = [calls.multiply(&x, &seen), plain(&x)].map(|x| x.to_f32().unwrap());
+                let close = got.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= 1e-3 * b.abs().max(1.0));
+                assert!(got.len() == expected.len() && close, "{calls:?} {rows}");
+            }
+        }
+    }
+}
