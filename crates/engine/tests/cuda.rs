@@ -9,18 +9,27 @@
 mod constraints;
 #[path = "../../nn/tests/cuda/emulation.rs"]
 mod emulation;
+#[path = "it/support/requests.rs"]
+mod requests;
+#[path = "it/support/schedules.rs"]
+mod schedules;
 
 use std::{
     num::NonZeroUsize,
     path::Path,
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
 };
 
 use lanner_engine::*;
+use requests::{Random, request, submit};
+
+fn load(options: Options) -> Engine {
+    let merlin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin");
+    start(Checkpoint::Folder(merlin), options, |_| {}).unwrap_or_else(|e| panic!("{e}"))
+}
 
 fn merlin(device: Device, prefill_chunk: usize, speculate: Speculate, metrics: &Arc<Metrics>) -> Engine {
-    let merlin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin");
-    let options = Options {
+    load(Options {
         device: Some(device),
         prefill_chunk,
         max_batch: 4,
@@ -28,8 +37,35 @@ fn merlin(device: Device, prefill_chunk: usize, speculate: Speculate, metrics: &
         threads: NonZeroUsize::new(2),
         metrics: metrics.clone(),
         ..Options::default()
-    };
-    start(Checkpoint::Folder(merlin), options, |_| {}).unwrap_or_else(|e| panic!("{e}"))
+    })
+}
+
+/// An engine on all cores without a prefix cache.
+fn cold_cpu() -> Engine {
+    load(Options { device: Some(Device::Cpu), prefix_cache_bytes: 0, ..Options::default() })
+}
+
+fn is_gpu() -> bool {
+    std::env::var_os("LANNER_GPU").is_some()
+}
+
+/// The device, for one test at a time; `None` if there is none.
+fn device() -> Option<MutexGuard<'static, ()>> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    match emulation::build() {
+        Ok(None) => {}
+        Ok(Some(folder)) => set_kernel_options(KernelOptions {
+            driver: Some(folder.join("libcuda.so.1")),
+            nvrtc_folders: vec![folder],
+            cache: None,
+        }),
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            return None;
+        }
+    }
+    Some(alone)
 }
 
 /// Requests, every second one sampled from all tokens.
@@ -117,16 +153,8 @@ fn answers(engine: &Engine, requests: &[Request]) -> Vec<Vec<(u32, String)>> {
 
 #[test]
 fn merlin_on_the_gpu_gives_the_answers_of_the_cpu() {
-    let on_gpu = std::env::var_os("LANNER_GPU").is_some();
-    match emulation::build() {
-        Ok(None) => {}
-        Ok(Some(folder)) => set_kernel_options(KernelOptions {
-            driver: Some(folder.join("libcuda.so.1")),
-            nvrtc_folders: vec![folder],
-            cache: None,
-        }),
-        Err(why) => return eprintln!("skipped: {why}"),
-    }
+    let Some(_alone) = device() else { return };
+    let on_gpu = is_gpu();
     let length = |short: usize, long: usize| if on_gpu { long } else { short };
     let prompt =
         |i: u32, n: usize| -> Vec<u32> { (0..n as u32).map(|t| 300 + (t * 37 + i * 101) % 4000).collect() };
@@ -161,4 +189,47 @@ fn merlin_on_the_gpu_gives_the_answers_of_the_cpu() {
         check("with drafts", 64, Speculate::Auto);
         check("with the head's drafts", 64, Speculate::Fixed { drafter: "mtp".into(), depth: Some(3) });
     }
+}
+
+/// LANNER_SCHEDULES; without it many on a GPU, and none on the emulated device, which is too slow.
+fn schedules() -> u64 {
+    let given = std::env::var("LANNER_SCHEDULES").ok().and_then(|n| n.parse().ok());
+    given.unwrap_or(if is_gpu() { 300 } else { 0 })
+}
+
+#[test]
+fn random_schedules_on_the_gpu_give_the_answers_of_a_cold_cpu() {
+    let (mut reused, count) = (0, schedules());
+    let Some(_alone) = device().filter(|_| count > 0) else {
+        return eprintln!("skipped: LANNER_SCHEDULES sets the number of schedules on the emulated device");
+    };
+    let cold = cold_cpu();
+    for seed in 0..count {
+        let on_gpu = |options| load(Options { device: Some(Device::Gpu), ..options });
+        reused += schedules::schedule("merlin", on_gpu, seed, &cold).reused_tokens;
+    }
+    println!("{count} schedules, {reused} tokens reused");
+    assert!(count < 10 || reused > 1000, "{reused} tokens reused");
+}
+
+#[test]
+fn state_from_the_disk_gives_the_gpu_the_answers_of_a_cold_cpu() {
+    let Some(_alone) = device() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let disk = || {
+        let disk_cache = DiskCache { folder: folder.path().into(), bytes: 1 << 30, bits: None };
+        let (disk_cache, device) = (Some(disk_cache), Some(Device::Gpu));
+        load(Options { device, disk_cache, snapshot_interval: 16, ..Options::default() })
+    };
+    let (long, tokens) = if is_gpu() { (700, 40) } else { (40, 3) };
+    let prompt = Random(5).tokens(long);
+    let ask =
+        |engine: &Engine, prompt: &[u32]| requests::answer(submit(engine, request(prompt.to_vec(), tokens)));
+    let first = ask(&disk(), &prompt);
+    let further = [&prompt[..], &first.ids(), &[9, 8]].concat();
+    let restored = ask(&disk(), &further);
+    assert_eq!(restored.usage.cache.source, Some(CacheSource::Disk));
+    let cold = cold_cpu();
+    assert_eq!(first.tokens, ask(&cold, &prompt).tokens);
+    assert_eq!(restored.tokens, ask(&cold, &further).tokens);
 }

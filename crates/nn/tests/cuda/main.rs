@@ -11,6 +11,7 @@ mod device;
 mod emulation;
 mod layers;
 mod memory;
+mod neighbours;
 mod products;
 mod recorded;
 mod sequences;

@@ -8,6 +8,7 @@ pub(crate) mod drafting;
 pub(crate) mod pictures;
 pub(crate) mod recorded;
 pub(crate) mod requests;
+pub(crate) mod schedules;
 pub(crate) mod skipped;
 
 use lanner_engine::{Constraint, ConstraintState, TokenSet};
