@@ -2,7 +2,8 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Condvar, Mutex},
+    sync::{Arc, Condvar, Mutex, mpsc},
+    thread,
     time::Duration,
 };
 
@@ -212,6 +213,14 @@ impl Drop for TestServer {
     fn drop(&mut self) {
         // Without a bound, a request that hangs would hang the test instead of failing it.
         self.runtime.take().into_iter().for_each(|runtime| runtime.shutdown_timeout(PATIENCE));
+        // A process that ends while an engine frees its arrays crashes in MLX's destructors. One
+        // whose step hangs never stops.
+        let (host, (stopped, end)) = (self.host.clone(), mpsc::channel());
+        thread::spawn(move || {
+            host.stop();
+            _ = stopped.send(());
+        });
+        let _ = end.recv_timeout(Duration::from_secs(5));
     }
 }
 
