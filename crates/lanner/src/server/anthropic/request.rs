@@ -17,7 +17,7 @@ use crate::{
         openai::{
             ValidRequest,
             chat::{ChatPrompt, ChatRequest},
-            error::ApiError,
+            error::{ApiError, json_error},
             fields,
         },
         schema::{AnyObject, AsInChat, Refused, words},
@@ -272,7 +272,7 @@ impl MessagesRequest {
         }
         serde_path_to_error::deserialize(fields).map_err(|error| {
             let field = error.path().to_string();
-            ApiError::invalid(&field, format!("{field}: {}", error.inner()))
+            ApiError::invalid(&field, format!("{field}: {}", json_error(error.inner())))
         })
     }
 }

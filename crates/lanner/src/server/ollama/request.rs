@@ -18,7 +18,7 @@ use crate::{
             ValidRequest,
             chat::{ChatPrompt, ChatRequest},
             completions::{CompletionPrompts, CompletionRequest},
-            error::ApiError,
+            error::{ApiError, json_error},
             fields,
         },
         schema::{ChatMessage, ChatTool, KeepAliveField, OllamaFormatField, Refused, above_zero, words},
@@ -286,7 +286,7 @@ fn chat(
 }
 
 fn converted<T: serde::de::DeserializeOwned>(fields: Map<String, Value>) -> Result<T, ApiError> {
-    serde_json::from_value(Value::Object(fields)).map_err(|error| ApiError::invalid_body(error.to_string()))
+    serde_json::from_value(Value::Object(fields)).map_err(|error| ApiError::invalid_body(json_error(&error)))
 }
 
 /// An error of OpenAI's route with the names of Ollama's options.

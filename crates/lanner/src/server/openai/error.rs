@@ -196,9 +196,54 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// What is wrong with JSON, with JSON's names of types instead of Rust's.
+pub fn json_error(error: &serde_json::Error) -> String {
+    const WHOLE: &str = "a whole number that is not negative";
+    let names = [
+        (&["usize", "u8", "u16", "u32", "u64"][..], WHOLE),
+        (&["isize", "i8", "i16", "i32", "i64"], "a whole number"),
+        (&["f32", "f64"], "a number"),
+        (&["a map"], "an object"),
+        (&["a sequence"], "an array"),
+    ];
+    let message = error.to_string();
+    // The last one: what is before may quote the client.
+    let Some((wrong, expected)) = message.rsplit_once(", expected ") else { return message };
+    let place = expected.find(" at line ").unwrap_or(expected.len());
+    let (own, place) = expected.split_at(place);
+    let is_own = |(rust, _): &&(&[&str], &str)| rust.contains(&own);
+    let json = match names.iter().find(is_own) {
+        Some((_, json)) => json,
+        None if own.starts_with("struct ") => "an object",
+        None => own,
+    };
+    format!("{wrong}, expected {json}{place}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_errors_name_no_types_of_rust() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Fields {
+            #[serde(default)]
+            _count: Option<usize>,
+        }
+        let error = |text: &str| json_error(&serde_json::from_str::<Fields>(text).unwrap_err());
+        let whole = "expected a whole number that is not negative at line 1 column";
+        assert_eq!(
+            error(r#"{"_count": "a, expected usize"}"#),
+            format!("invalid type: string \"a, expected usize\", {whole} 30")
+        );
+        assert_eq!(error(r#"{"_count": -1}"#), format!("invalid value: integer `-1`, {whole} 13"));
+        assert_eq!(error("7"), "invalid type: integer `7`, expected an object at line 1 column 1");
+        let number = serde_json::from_str::<f32>("[]").unwrap_err();
+        assert!(json_error(&number).contains("expected a number"), "{}", json_error(&number));
+        let list = serde_json::from_str::<Vec<u8>>("{}").unwrap_err();
+        assert!(json_error(&list).contains("expected an array"), "{}", json_error(&list));
+    }
 
     #[test]
     fn long_message_keeps_its_beginning_and_end() {

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::{
     accepted,
     constraint::FormatFields,
-    error::ApiError,
+    error::{ApiError, json_error},
     fields,
     params::{GenerateParams, ValidRequest},
 };
@@ -285,8 +285,8 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         serde_json::error::Category::Data => {
             match track.path().to_string() {
                 // The body as a whole, as when a field is missing.
-                field if field == "." => ApiError::invalid_body(error.to_string()),
-                field => ApiError::invalid(&field, format!("{field}: {error}")),
+                field if field == "." => ApiError::invalid_body(json_error(&error)),
+                field => ApiError::invalid(&field, format!("{field}: {}", json_error(&error))),
             }
         }
         _ => ApiError::invalid_body(format!("the body is not valid JSON: {error}")),

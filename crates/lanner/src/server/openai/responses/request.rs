@@ -21,7 +21,7 @@ use crate::{
         openai::{
             accepted,
             chat::{ChatPrompt, ChatRequest},
-            error::ApiError,
+            error::{ApiError, json_error},
             fields,
             mcp::McpRequest,
             params::ValidRequest,
@@ -292,7 +292,7 @@ impl ResponsesRequest {
             "logprobs": (with_logprobs || self.top_logprobs.is_some_and(|top| top > 0)).then_some(true),
             "top_logprobs": self.top_logprobs,
         });
-        let invalid = |error: serde_json::Error| renamed(ApiError::invalid_body(error.to_string()));
+        let invalid = |error: serde_json::Error| renamed(ApiError::invalid_body(json_error(&error)));
         let mut shared = self.take_shared();
         self.user = shared.user.clone();
         self.safety_identifier = shared.safety_identifier.clone();
