@@ -20,7 +20,7 @@ use crate::{
     speculate::{
         COSTS_FILE, Drafter, LayerSkip, Script, ScriptedDrafter, Speculator,
         drafters::{dflash::DFlashDrafter, draft_model::DraftModel, mtp::MtpDrafter},
-        load_or_measure_costs, measure_step_costs,
+        load_or_measure_costs, measure_step_costs, warm_up,
     },
     weights::{Layout, QuantizationConfig, Types, Weights},
 };
@@ -57,6 +57,9 @@ pub(crate) fn load(
     })?;
     let mut info = model_info(&*model, &config, &generation, options, &weights, draft.as_ref())?;
     let memory = room.keep_fixed(&info.memory)?;
+    if mlx::on_gpu() && !model.is_bidirectional() {
+        warm_up(&*model)?;
+    }
     let mut more: Vec<Box<dyn Drafter>> = vec![];
     if let Some(mtp) = MtpDrafter::new(model.clone()) {
         more.push(Box::new(mtp));

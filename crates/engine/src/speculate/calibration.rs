@@ -153,10 +153,9 @@ fn compute(model: &dyn Model, width: usize, skipped: &[usize], logits: bool) -> 
 /// # Errors
 /// Computing one failed.
 pub(crate) fn measure_step_costs(model: &dyn Model) -> mlx::Result<StepCosts> {
-    let started = Instant::now();
     let mut timer = StepTimer::new(model);
-    // Brings the weights into memory.
     timer.step(1)?;
+    let started = Instant::now();
     let mut steps = vec![];
     for width in REQUIRED_WIDTHS.into_iter().chain(OPTIONAL_WIDTHS) {
         if !REQUIRED_WIDTHS.contains(&width) && started.elapsed() > TIME {
@@ -175,6 +174,15 @@ pub(crate) fn measure_step_costs(model: &dyn Model) -> mlx::Result<StepCosts> {
         }
     }
     Ok(StepCosts::at_load(steps))
+}
+
+/// Computes a token: brings the weights into memory and, on MLX's GPUs, tries calls of products
+/// and compiles kernels, so that no request waits for that.
+///
+/// # Errors
+/// Computing it failed.
+pub(crate) fn warm_up(model: &dyn Model) -> mlx::Result<()> {
+    StepTimer::new(model).step(1).map(drop)
 }
 
 /// Times whole steps of one sequence.

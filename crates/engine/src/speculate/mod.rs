@@ -17,7 +17,7 @@ pub(crate) mod step_costs;
 mod tests;
 
 pub(crate) use self::{
-    calibration::measure_step_costs,
+    calibration::{measure_step_costs, warm_up},
     costs_file::{COSTS_FILE, load_or_measure_costs},
     draft_target::{DraftTarget, TargetView},
     drafter::Drafter,
