@@ -17,11 +17,11 @@ mod schedules;
 use std::{
     num::NonZeroUsize,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use lanner_engine::*;
-use requests::{Random, request, submit};
+use requests::{Random, Running, request, submit};
 
 fn load(options: Options) -> Engine {
     let merlin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin");
@@ -131,16 +131,8 @@ impl ConstraintState for Even {
 
 /// Tokens of requests that run together, with their log-probabilities as text.
 fn answers(engine: &Engine, requests: &[Request]) -> Vec<Vec<(u32, String)>> {
-    let submitted: Vec<_> = requests
-        .iter()
-        .map(|request| {
-            let (sender, events) = mpsc::channel();
-            let handle =
-                engine.submit(request.clone(), move |event| drop(sender.send(event))).expect("valid");
-            (handle, events)
-        })
-        .collect();
-    let read = |(_handle, events): (RequestHandle, mpsc::Receiver<Event>)| {
+    let submitted: Vec<Running> = requests.iter().map(|request| submit(engine, request.clone())).collect();
+    let read = |Running { handle: _handle, events, .. }: Running| {
         let token = |event| match event {
             Event::Token { id, logprobs } => Some((id, format!("{logprobs:?}"))),
             Event::Failed(error) => panic!("{error}"),

@@ -44,9 +44,9 @@ __device__ __forceinline__ void write_eight(const ManyQuantized& to, int row, in
     }
 }
 
-// What a group in half precision shares. A segment has one step where
-// it can: its groups' integers are multiplied by powers of two of 2^-24 to 1, which half precision holds. `ratio` is
-// that power, `step` is that of the segment times 2^24; negative if it is the group's alone.
+// What a group in half precision shares. A segment has one step where it can: its groups' integers are multiplied by
+// powers of two of 2^-24 to 1, which half precision holds. `ratio` is that power, `step` is that of the segment times
+// 2^24; negative if it is the group's alone.
 struct HalfStep {
     float ratio, step;
 };

@@ -43,26 +43,27 @@ inline void trap() {
 }
 inline void warpgroup_commit() { own_products().groups++; }
 
-// To the other lanes of the warp, until they have synchronised again.
-inline void show_fragment(unsigned a0, unsigned a1, unsigned a2, unsigned a3) {
-    const unsigned own[4] = {a0, a1, a2, a3};
-    memcpy(own_warp().fragment[threadIdx.x & 31], own, sizeof(own));
-    sync_warp();
-}
-
-template <bool ACCUMULATE, int N>
-void wgmma_u8_s8(int (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {
+// Starts the product whose fragments of features the lanes have, `PER` numbers in a register: the lane's rows are g and
+// g + 8.
+template <int PER>
+void start_product(PendingProduct product, unsigned a0, unsigned a1, unsigned a2, unsigned a3) {
     const int lane = threadIdx.x & 31;
-    show_fragment(a0, a1, a2, a3);
-    PendingProduct product = {d, nullptr, 2 * N, ACCUMULATE, {}, b, own_products().groups};
+    const unsigned own[4] = {a0, a1, a2, a3};
+    memcpy(own_warp().fragment[lane], own, sizeof(own));
+    sync_warp();
     for (int row = 0; row < 2; row++) {
-        for (int k = 0; k < 32; k++) {
-            const unsigned word = own_warp().fragment[lane / 4 * 4 + k % 16 / 4][row + k / 16 * 2];
-            product.a[row][k] = word >> k % 4 * 8 & 255;
+        for (int k = 0; k < 8 * PER; k++) {
+            const unsigned word = own_warp().fragment[lane / 4 * 4 + k / PER % 4][row + k / PER / 4 * 2];
+            product.a[row][k] = word >> k % PER * (32 / PER) & (1u << 32 / PER) - 1;
         }
     }
     sync_warp();
     own_products().products.push_back(product);
+}
+
+template <bool ACCUMULATE, int N>
+void wgmma_u8_s8(int (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {
+    start_product<4>({d, nullptr, 2 * N, ACCUMULATE, {}, b, own_products().groups}, a0, a1, a2, a3);
     if (!ACCUMULATE) {
         for (int& sum : d) sum = 0x5a5a5a5a;
     }
@@ -70,16 +71,7 @@ void wgmma_u8_s8(int (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3
 
 template <bool ACCUMULATE, int N>
 void wgmma_f16(float (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {
-    const int lane = threadIdx.x & 31;
-    show_fragment(a0, a1, a2, a3);
-    PendingProduct product = {nullptr, d, 2 * N, ACCUMULATE, {}, b, own_products().groups};
-    for (int row = 0; row < 2; row++) {
-        for (int k = 0; k < 16; k++) {
-            product.a[row][k] = own_warp().fragment[lane / 4 * 4 + k % 8 / 2][row + k / 8 * 2] >> k % 2 * 16;
-        }
-    }
-    sync_warp();
-    own_products().products.push_back(product);
+    start_product<2>({nullptr, d, 2 * N, ACCUMULATE, {}, b, own_products().groups}, a0, a1, a2, a3);
     if (!ACCUMULATE) {
         for (float& sum : d) sum = NAN;
     }

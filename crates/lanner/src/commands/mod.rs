@@ -42,7 +42,7 @@ pub use quantize::quantize;
 pub use remote::ps;
 pub use rm::rm;
 pub use run::run;
-pub use serve::serve;
+pub use serve::{ends_within, serve};
 pub use service::{logs, start, status, stop};
 pub use show::show;
 pub use stats::stats;

@@ -169,7 +169,7 @@ fn models_warnings(config: &ModelConfig) -> impl Iterator<Item = String> {
 }
 
 /// Runs work that may hang in a driver or on a device file; `false` if it has not ended in time.
-fn ends_within(most: Duration, work: impl FnOnce() + Send + 'static) -> bool {
+pub fn ends_within(most: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (ended, end) = mpsc::channel();
     thread::spawn(move || {
         work();

@@ -9,7 +9,7 @@ use mlx::Array;
 
 use super::support::{array, bits, check, has_device, is_gpu, linear, norm, numbers};
 
-/// Of a row's neighbours, all numbers; without one they are of magnitude 1.
+/// The number that fills a row's neighbours; `None` fills them with numbers of magnitude 1.
 const NEIGHBOURS: [Option<f32>; 4] = [None, Some(f32::NAN), Some(3e38), Some(f32::INFINITY)];
 
 fn row_counts() -> Vec<i32> {
@@ -25,8 +25,7 @@ fn check_rows(what: &str, inputs: i32, most: i32, make: impl Fn() -> Box<dyn Fn(
         let operation = make();
         let row_of = |rows: i32, place: i32, neighbour: Option<f32>| {
             let size = (rows * inputs) as usize;
-            let mut x =
-                neighbour.map_or_else(|| numbers(u64::from(rows as u32), size), |own| vec![own; size]);
+            let mut x = neighbour.map_or_else(|| numbers(rows as u64, size), |fill| vec![fill; size]);
             let own = numbers(7, inputs as usize);
             x[(place * inputs) as usize..][..own.len()].copy_from_slice(&own);
             let out = operation(&Array::from_slice(&x, &[rows, inputs]));

@@ -196,26 +196,21 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// What is wrong with JSON, with JSON's names of types instead of Rust's.
+/// The message of a JSON error, in which types have JSON's names instead of Rust's.
 pub fn json_error(error: &serde_json::Error) -> String {
-    const WHOLE: &str = "a whole number that is not negative";
-    let names = [
-        (&["usize", "u8", "u16", "u32", "u64"][..], WHOLE),
-        (&["isize", "i8", "i16", "i32", "i64"], "a whole number"),
-        (&["f32", "f64"], "a number"),
-        (&["a map"], "an object"),
-        (&["a sequence"], "an array"),
-    ];
     let message = error.to_string();
     // The last one: what is before may quote the client.
     let Some((wrong, expected)) = message.rsplit_once(", expected ") else { return message };
     let place = expected.find(" at line ").unwrap_or(expected.len());
     let (own, place) = expected.split_at(place);
-    let is_own = |(rust, _): &&(&[&str], &str)| rust.contains(&own);
-    let json = match names.iter().find(is_own) {
-        Some((_, json)) => json,
-        None if own.starts_with("struct ") => "an object",
-        None => own,
+    let json = match own {
+        "usize" | "u8" | "u16" | "u32" | "u64" => "a whole number that is not negative",
+        "isize" | "i8" | "i16" | "i32" | "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a sequence" => "an array",
+        "a map" => "an object",
+        own if own.starts_with("struct ") => "an object",
+        own => own,
     };
     format!("{wrong}, expected {json}{place}")
 }

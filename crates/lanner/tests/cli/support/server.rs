@@ -2,8 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Condvar, Mutex, mpsc},
-    thread,
+    sync::{Arc, Condvar, Mutex},
     time::Duration,
 };
 
@@ -12,6 +11,7 @@ use ::store::Store;
 use engine::{Memory, ModelInfo, Request, Sampling, WeightSummary, scripted};
 use lanner::{
     cli::VolatilePrefix,
+    commands::ends_within,
     config::{ApiKeys, CorsOrigin, ModelConfig, RegistryConfig, ServeConfig, Timeouts},
     hub::HubConfig,
     image_url::{AllowedHost, ImageUrls},
@@ -215,12 +215,8 @@ impl Drop for TestServer {
         self.runtime.take().into_iter().for_each(|runtime| runtime.shutdown_timeout(PATIENCE));
         // A process that ends while an engine frees its arrays crashes in MLX's destructors. One
         // whose step hangs never stops.
-        let (host, (stopped, end)) = (self.host.clone(), mpsc::channel());
-        thread::spawn(move || {
-            host.stop();
-            _ = stopped.send(());
-        });
-        let _ = end.recv_timeout(Duration::from_secs(5));
+        let host = self.host.clone();
+        ends_within(Duration::from_secs(5), move || host.stop());
     }
 }
 

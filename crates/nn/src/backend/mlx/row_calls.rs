@@ -6,7 +6,7 @@
 
 use std::{
     cell::Cell,
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     fmt::{self, Display},
     sync::{Mutex, PoisonError},
 };
@@ -27,22 +27,23 @@ pub(crate) struct RowCalls {
 }
 
 impl RowCalls {
+    /// With these, bits cannot depend on other rows.
     const ALONE: RowCalls = RowCalls { least: 1, most: 1 };
 
-    /// The fastest first; the last one cannot fail.
-    fn all() -> impl Iterator<Item = RowCalls> {
-        let several = [128, 64, 32, 16, 8, 4, 2].into_iter();
-        let some = several.flat_map(|most| [1, 2].map(|least| RowCalls { least, most }));
-        some.chain([RowCalls::ALONE])
+    /// Calls of several rows, the fastest first.
+    fn of_several() -> impl Iterator<Item = RowCalls> {
+        let most = [128, 64, 32, 16, 8, 4, 2].into_iter();
+        most.flat_map(|most| [1, 2].map(|least| RowCalls { least, most }))
     }
 
-    /// `product` of `x`, `[rows, inputs]`.
+    /// `product` of `x`, `[.., inputs]`.
     #[track_caller]
     fn multiply(self, x: &Array, product: &impl Fn(&Array) -> Array) -> Array {
-        let rows = x.dim(0);
+        let (inputs, rows) = (x.dim(-1), rows_of(x));
         if (self.least..=self.most).contains(&rows) {
             return product(x);
         }
+        let (outer, x) = (&x.shape()[..x.ndim() - 1], x.reshape(&[rows, inputs]));
         let starts = (0..rows).step_by(self.most as usize);
         let outs: Vec<Array> = starts
             .map(|start| {
@@ -56,17 +57,23 @@ impl RowCalls {
                 product(&Array::concatenate(filled, 0)).slice(0, 0, end - start)
             })
             .collect();
-        Array::concatenate(&outs, 0)
+        let out = Array::concatenate(&outs, 0);
+        out.reshape(&[outer, &[out.dim(-1)]].concat())
     }
 
     /// Whether a row's bits are those that it has alone, among up to [`MOST_ROWS`] others.
     fn agree(self, x: &Array, product: &impl Fn(&Array) -> Array) -> Result<bool> {
+        let mut alone = BTreeMap::new();
         for rows in [2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128] {
-            let together = bits(&self.multiply(&x.slice(0, 0, rows), product))?;
-            let outputs = together.len() / rows as usize;
+            let together = self.multiply(&x.slice(0, 0, rows), product);
             for row in [0, rows / 2, rows - 1] {
-                let alone = bits(&self.multiply(&x.slice(0, row, row + 1), product))?;
-                if alone != together[row as usize * outputs..][..outputs] {
+                let alone = match alone.entry(row) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        new.insert(bits(&self.multiply(&x.slice(0, row, row + 1), product))?)
+                    }
+                };
+                if *alone != bits(&together.slice(0, row, row + 1))? {
                     return Ok(false);
                 }
             }
@@ -77,8 +84,8 @@ impl RowCalls {
     /// The fastest for `product`.
     fn choose(inputs: i32, dtype: Dtype, product: &impl Fn(&Array) -> Array) -> Result<RowCalls> {
         let x = Array::gumbel(&[MOST_ROWS, inputs], 1).astype(dtype);
-        for calls in RowCalls::all() {
-            if calls == RowCalls::ALONE || calls.agree(&x, product)? {
+        for calls in RowCalls::of_several() {
+            if calls.agree(&x, product)? {
                 return Ok(calls);
             }
         }
@@ -86,11 +93,17 @@ impl RowCalls {
     }
 }
 
+/// Rows of `x`, `[.., inputs]`.
+fn rows_of(x: &Array) -> i32 {
+    let inputs = x.dim(-1);
+    if inputs == 0 { 0 } else { x.size() as i32 / inputs }
+}
+
 fn bits(x: &Array) -> Result<Vec<u32>> {
     Ok(x.to_f32()?.into_iter().map(f32::to_bits).collect())
 }
 
-/// What MLX chooses a kernel by.
+/// The properties of a product by which MLX chooses a kernel, besides the number of rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     inputs: i32,
@@ -125,7 +138,7 @@ impl Display for Kind {
     }
 }
 
-/// Of each kind, the calls, and whether they were reported.
+/// The chosen calls of each kind of product, and whether [`take_report`] has returned them.
 static CHOSEN: Mutex<BTreeMap<Kind, (RowCalls, bool)>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
@@ -146,21 +159,17 @@ pub(crate) fn need_everywhere(needed: bool) {
 /// `product` with `weight` of `x`, `[.., inputs]`.
 #[track_caller]
 pub(crate) fn multiply(x: &Array, weight: &Matrix, product: impl Fn(&Array) -> Array) -> Array {
-    let inputs = x.dim(-1);
-    let rows = if inputs == 0 { 0 } else { x.size() as i32 / inputs };
-    if !is_needed() || !(1..=MOST_ROWS).contains(&rows) {
+    if !is_needed() || !(1..=MOST_ROWS).contains(&rows_of(x)) {
         return product(x);
     }
     let kind = Kind::new(weight, x.dtype());
     let known = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).get(&kind).map(|(calls, _)| *calls);
     let calls = known.unwrap_or_else(|| {
-        let chosen = RowCalls::choose(inputs, x.dtype(), &product).unwrap_or_else(|e| panic!("{e}"));
+        let chosen = RowCalls::choose(x.dim(-1), x.dtype(), &product).unwrap_or_else(|e| panic!("{e}"));
         CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, (chosen, false));
         chosen
     });
-    let out = calls.multiply(&x.reshape(&[rows, inputs]), &product);
-    let shape: Vec<i32> = x.shape()[..x.ndim() - 1].iter().copied().chain([out.dim(-1)]).collect();
-    out.reshape(&shape)
+    calls.multiply(x, &product)
 }
 
 /// A sentence for each kind of product that was tried since the last call.
@@ -220,7 +229,7 @@ mod tests {
     fn rows_are_divided_and_filled_up_without_being_mixed() {
         let weight = Array::gumbel(&[24, 64], 3);
         let plain = |x: &Array| x.matmul(&weight.transpose(&[1, 0]));
-        for calls in RowCalls::all() {
+        for calls in RowCalls::of_several().chain([RowCalls::ALONE]) {
             for rows in [1, 2, 3, 5, 8, 33, 64, 128] {
                 let x = Array::gumbel(&[rows, 64], 4);
                 let seen = |part: &Array| {
