@@ -212,6 +212,11 @@ pub fn json_error(error: &serde_json::Error) -> String {
         own if own.starts_with("struct ") => "an object",
         own => own,
     };
+    let wrong = match wrong {
+        "invalid type: map" => "invalid type: object",
+        "invalid type: sequence" => "invalid type: array",
+        wrong => wrong,
+    };
     format!("{wrong}, expected {json}{place}")
 }
 
@@ -236,8 +241,10 @@ mod tests {
         assert_eq!(error("7"), "invalid type: integer `7`, expected an object at line 1 column 1");
         let number = serde_json::from_str::<f32>("[]").unwrap_err();
         assert!(json_error(&number).contains("expected a number"), "{}", json_error(&number));
-        let list = serde_json::from_str::<Vec<u8>>("{}").unwrap_err();
-        assert!(json_error(&list).contains("expected an array"), "{}", json_error(&list));
+        let list = json_error(&serde_json::from_str::<Vec<u8>>("{}").unwrap_err());
+        assert!(list.starts_with("invalid type: object, expected an array"), "{list}");
+        let text = json_error(&serde_json::from_str::<String>("[]").unwrap_err());
+        assert!(text.starts_with("invalid type: array, expected a string"), "{text}");
     }
 
     #[test]
