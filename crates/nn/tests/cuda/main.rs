@@ -13,6 +13,7 @@ mod layers;
 mod memory;
 mod neighbours;
 mod products;
+mod random;
 mod recorded;
 mod sequences;
 mod support;

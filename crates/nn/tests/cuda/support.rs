@@ -40,6 +40,15 @@ pub(crate) fn is_gpu() -> bool {
 /// emulated device are compared with those that a GPU computed, too.
 #[track_caller]
 pub(crate) fn check<R: PartialEq + std::fmt::Debug>(what: &str, run: impl Fn() -> R) {
+    let got = check_unrecorded(what, run);
+    if !is_gpu() {
+        recorded::compare(Location::caller().file(), what, &got);
+    }
+}
+
+/// The comparison alone, and what the device computed.
+#[track_caller]
+pub(crate) fn check_unrecorded<R: PartialEq + std::fmt::Debug>(what: &str, run: impl Fn() -> R) -> R {
     // One device, and one emulation of it.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -60,11 +69,9 @@ pub(crate) fn check<R: PartialEq + std::fmt::Debug>(what: &str, run: impl Fn() -
     if persistent_runs() > before {
         assert!(on_device(false) == expected, "{what}: bits of single launches are not the CPU's");
     }
-    if !is_gpu() {
-        recorded::compare(Location::caller().file(), what, &got);
-    }
     let fallbacks = lanner_nn::take_fallbacks();
     assert!(fallbacks.is_empty(), "{what}: the CPU computed for the device: {fallbacks:?}");
+    got
 }
 
 fn persistent_runs() -> u64 {
@@ -76,15 +83,31 @@ pub(crate) fn bits(array: &Array) -> Vec<u32> {
     array.to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
 }
 
+/// Xorshift.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// From `least` to `most`.
+    pub(crate) fn between(&mut self, least: i32, most: i32) -> i32 {
+        least + (self.next() >> 33) as i32 % (most - least + 1)
+    }
+}
+
 /// Numbers of all signs, mostly of magnitude 1, some far larger.
 pub(crate) fn numbers(seed: u64, n: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u64 << 24) as f32
-    };
+    let mut random = Random::new(seed);
+    let mut next = || (random.next() >> 40) as f32 / (1u64 << 24) as f32;
     (0..n)
         .map(|_| {
             let (x, scale) = (2.0 * next() - 1.0, next());
