@@ -133,9 +133,10 @@ __device__ __forceinline__ u32 load_acquire(const u32* from) {
     return value;
 }
 
-// The largest of a warp's numbers, and their sum, in each lane.
+// The largest of a warp's numbers, their sum and the least, in each lane.
 __device__ __forceinline__ u32 max_of_warp(u32 x) { return __reduce_max_sync(0xffffffffu, x); }
 __device__ __forceinline__ int sum_of_warp(int x) { return __reduce_add_sync(0xffffffffu, x); }
+__device__ __forceinline__ u32 min_of_warp(u32 x) { return __reduce_min_sync(0xffffffffu, x); }
 
 // Two numbers in half precision, rounded to the nearest, ties to even; and the two.
 __device__ __forceinline__ u32 half_pair(float low, float high) {

@@ -3,7 +3,7 @@
 #include "medium_warpgroup.cuh"
 
 #if defined(EMULATED) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define BODY(bits, chunks) medium_warpgroups<MediumTiling<bits, chunks>>(parts, x, segments, rows)
+#define BODY(bits, chunks) medium_warpgroups<MediumTiling<bits, chunks>>(parts, x, segments, rows, ExpertRows())
 #else
 #define BODY(bits, chunks)
 #endif

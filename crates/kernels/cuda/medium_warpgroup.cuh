@@ -6,6 +6,7 @@
 // worker before. For each worker one more warp brings weights and inputs to a ring: weights before the previous
 // kernel has ended. While a warpgroup scales and adds, products of the others are computed.
 #pragma once
+#include "experts.cuh"
 #include "warpgroup.cuh"
 
 // For measurements: leave parts out. Products of other modes than 0 are wrong.
@@ -14,10 +15,11 @@ constexpr int WITHOUT_PRODUCTS = 1, WITHOUT_SCALING = 2, WITHOUT_COPIES = 4;
 // Weights come by pieces of this many groups.
 constexpr int MEDIUM_PIECE = 4;
 
-// Tiles of 64 features and `CHUNKS` times 32 rows.
-template <int BITS_, int CHUNKS_, int MODE_ = 0>
+// Tiles of 64 features and `CHUNKS` times 32 rows; with `EXPERTS` those of one expert.
+template <int BITS_, int CHUNKS_, int MODE_ = 0, bool EXPERTS_ = false>
 struct MediumTiling {
     static constexpr int BITS = BITS_, CHUNKS = CHUNKS_, MODE = MODE_, WORKERS = 4;
+    static constexpr bool EXPERTS = EXPERTS_;
     static constexpr int TILES = 4, ROWS = CHUNKS * 32, THREADS = WORKERS * 128;
     // With those that bring data, a warp for each worker: they give registers to the others.
     static constexpr int ALL_THREADS = THREADS + 128, SHARE = 65536 / ALL_THREADS / 8 * 8, KEPT = 32;
@@ -66,27 +68,33 @@ __device__ __forceinline__ void medium_init(u32 ring) {
 template <class T>
 struct MediumTiles {
     int blocks, row_tiles, count;
+    const ExpertTile* experts;
 
-    __device__ __forceinline__ MediumTiles(const Parts& parts, int rows) {
-        int tiles = 0;
-#pragma unroll
-        for (int i = 0; i < MAX_PARTS; i++) tiles += parts.part[i].tiles;
-        blocks = tiles / 4, row_tiles = (rows + T::ROWS - 1) / T::ROWS;
+    __device__ __forceinline__ MediumTiles(const Parts& parts, int rows, const ExpertRows& list) {
+        experts = list.tiles;
+        blocks = all_tiles(parts) / 4, row_tiles = T::EXPERTS ? experts[0].expert : (rows + T::ROWS - 1) / T::ROWS;
         count = ((int)(row_tiles * blocks - blockIdx.x + gridDim.x) - 1) / (int)gridDim.x;
     }
-    // Of the CTA's tile `n`: its block of 64 features, and the first row.
-    __device__ __forceinline__ int block(int n) const { return (int)(blockIdx.x + n * gridDim.x) / row_tiles; }
+    // Of the CTA's tile `n`: its block of 64 features, its expert, and the first row.
+    __device__ __forceinline__ int block(int n) const {
+        const int tile = (int)(blockIdx.x + n * gridDim.x);
+        return T::EXPERTS ? tile % blocks : tile / row_tiles;
+    }
+    __device__ __forceinline__ ExpertTile expert(int n) const {
+        return experts[1 + (int)(blockIdx.x + n * gridDim.x) / blocks];
+    }
     __device__ __forceinline__ int first_row(int n) const {
-        return (int)(blockIdx.x + n * gridDim.x) % row_tiles * T::ROWS;
+        return T::EXPERTS ? expert(n).first : (int)(blockIdx.x + n * gridDim.x) % row_tiles * T::ROWS;
     }
 };
 
 // Brings what a worker needs, by a warp.
 template <class T>
-__device__ __forceinline__ void medium_bring(const Parts& parts, u32 ring, int worker, const u8* x, int segments, int rows) {
+__device__ __forceinline__ void medium_bring(const Parts& parts, u32 ring, int worker, const u8* x, int segments, int rows,
+                                             const ExpertRows& list) {
     constexpr int PER_SEGMENT = GROUPS / MEDIUM_PIECE, LATE = T::SLOTS / MEDIUM_PIECE - 1;
     const int lane = thread_index() & 31;
-    const MediumTiles<T> tiles(parts, rows);
+    const MediumTiles<T> tiles(parts, rows, list);
     const int all = tiles.count * segments, blocks = (all - worker + T::WORKERS - 1) / T::WORKERS * PER_SEGMENT;
     // The same weights are read again for other rows.
     const u64 keep = evict_last(), once = tiles.row_tiles == 1 ? evict_first() : keep;
@@ -103,6 +111,7 @@ __device__ __forceinline__ void medium_bring(const Parts& parts, u32 ring, int w
             if (lane < T::TILES) {
                 int tile = tiles.block(n / segments) * T::TILES + lane;
                 const Part& part = parts.part[find_part(parts, tile)];
+                if (T::EXPERTS) tile += tiles.expert(n / segments).expert * part.tiles;
                 const u8* from = part.weights + ((size_t)tile * segments + n % segments) * block_bytes(T::BITS);
                 const u32 to = ring + at * T::STAGE + lane * T::PIECE_BYTES;
                 bulk_copy(to, from + in * T::GROUP_CODES, T::PIECE_CODES, barrier, once);
@@ -113,8 +122,10 @@ __device__ __forceinline__ void medium_bring(const Parts& parts, u32 ring, int w
         // Weights do not depend on the previous kernel; everything below does.
         if (block == -1) wait_for_previous();
         if (block < 0 || block >= blocks) continue;
-        const int n = worker + block / PER_SEGMENT * T::WORKERS, row = tiles.first_row(n / segments);
+        const int n = worker + block / PER_SEGMENT * T::WORKERS;
+        int row = tiles.first_row(n / segments);
         const u8* from = x + ((size_t)(n % segments) * GROUPS + block % PER_SEGMENT * MEDIUM_PIECE) * BLOCK_OF_INPUTS;
+        if (T::EXPERTS) from += (size_t)(row / BLOCK_OF_ROWS) * segments * GROUPS * BLOCK_OF_INPUTS, row %= BLOCK_OF_ROWS;
 #pragma unroll 1
         for (int i = 0; i < MEDIUM_PIECE; i += T::TOGETHER, from += T::TOGETHER * BLOCK_OF_INPUTS) {
             const u32 group = block * MEDIUM_PIECE + i, at = group % T::SLOTS;
@@ -236,26 +247,31 @@ __device__ __forceinline__ void medium_segment(float (&sums)[T::SUMS], u32 ring,
 
 // Writes the products of a tile of the CTA: totals of a thread.
 template <class T>
-__device__ __forceinline__ void medium_write(const Parts& parts, const float4* totals, int tile, u32 rows, int thread) {
+__device__ __forceinline__ void medium_write(const Parts& parts, const float4* totals, int tile, u32 rows, int thread,
+                                             const ExpertRows& list) {
     // Computed anew, as the thread's number is.
     hold(rows);
-    const MediumTiles<T> tiles(parts, rows);
+    const MediumTiles<T> tiles(parts, rows, list);
     const int lane = thread & 31;
     int weights = tiles.block(tile) * T::TILES;
     const Part& part = parts.part[find_part(parts, weights)];
     const int feature = (weights + thread / 32 % 4) * TILE + (lane >> 2);
     int row = tiles.first_row(tile) + 2 * (lane & 3);
+    const int end = T::EXPERTS ? tiles.first_row(tile) + tiles.expert(tile).rows : (int)rows;
+    auto out_row = [&](int row) { return T::EXPERTS ? (int)list.order[row] : row; };
 #pragma unroll 1
     for (int i = 0; i < T::SUMS / 4; i++, row += 8) {
         const float4 sum = totals[i * 128];
-        if (row < (int)rows) write_product(part, row, feature, sum.x), write_product(part, row, feature + 8, sum.y);
-        if (row + 1 < (int)rows) write_product(part, row + 1, feature, sum.z), write_product(part, row + 1, feature + 8, sum.w);
+        if (row < end) write_product(part, out_row(row), feature, sum.x), write_product(part, out_row(row), feature + 8, sum.y);
+        if (row + 1 >= end) continue;
+        write_product(part, out_row(row + 1), feature, sum.z), write_product(part, out_row(row + 1), feature + 8, sum.w);
     }
 }
 
 // Adds a segment's sums to those before; after the last segment writes the products.
 template <class T>
-__device__ __forceinline__ void medium_add(const Parts& parts, unsigned char* shared, float (&sums)[T::SUMS], int segments, int rows) {
+__device__ __forceinline__ void medium_add(const Parts& parts, unsigned char* shared, float (&sums)[T::SUMS], int segments, int rows,
+                                           const ExpertRows& list) {
     // Read anew each time, so that no register is held while products are computed.
     const int thread = thread_index(), lane = thread & 31, warp = thread / 32 % 4;
     u32* next = (u32*)(shared + T::NEXT) + thread / 32;
@@ -277,7 +293,7 @@ __device__ __forceinline__ void medium_add(const Parts& parts, unsigned char* sh
         totals[i * 128] = sum;
     }
     __syncwarp();
-    if (segment == segments - 1) medium_write<T>(parts, totals, n / segments, rows, thread);
+    if (segment == segments - 1) medium_write<T>(parts, totals, n / segments, rows, thread, list);
     __threadfence_block();
     __syncwarp();
     if (lane == 0) *turn = n + 1;
@@ -285,7 +301,8 @@ __device__ __forceinline__ void medium_add(const Parts& parts, unsigned char* sh
 
 // A warpgroup's part of all tiles of the CTA.
 template <class T>
-__device__ __forceinline__ void medium_consume(const Parts& parts, unsigned char* shared, int segments, int rows) {
+__device__ __forceinline__ void medium_consume(const Parts& parts, unsigned char* shared, int segments, int rows,
+                                               const ExpertRows& list) {
     const u32 base = shared_address(shared);
 #pragma unroll 1
     while (true) {
@@ -296,34 +313,37 @@ __device__ __forceinline__ void medium_consume(const Parts& parts, unsigned char
         const u32 n = load_shared_4<T::NEXT>(base + thread / 32 * 4), ring = medium_ring<T>(base, thread / 128);
         if (n >= load_shared_4<T::ALL>(base)) break;
         medium_segment<T>(sums, ring, thread, n / T::WORKERS);
-        medium_add<T>(parts, shared, sums, segments, rows);
+        medium_add<T>(parts, shared, sums, segments, rows, list);
     }
 }
 
 // Grid: tiles, or fewer CTAs; T::ALL_THREADS threads.
 template <class T>
-__device__ __forceinline__ void medium_warpgroups(const Parts& parts, const u8* __restrict__ x, int segments, int rows) {
+__device__ __forceinline__ void medium_warpgroups(const Parts& parts, const u8* __restrict__ x, int segments, int rows,
+                                                  const ExpertRows& list) {
     DYNAMIC_SHARED(shared);
     const u32 base = shared_address(shared);
     // With fewer threads there are fewer registers than the warpgroups wait for, for ever.
     if (blockDim.x != T::ALL_THREADS) trap();
+    // The rows of experts are known only now.
+    if (T::EXPERTS) launch_dependents(), wait_for_previous();
     if (threadIdx.x < T::WORKERS) medium_init<T>(medium_ring<T>(base, threadIdx.x));
     if (threadIdx.x < 4) ((u32*)(shared + T::TOTALS))[threadIdx.x] = 0;
     if (threadIdx.x % 32 == 0 && threadIdx.x < T::THREADS) {
         ((u32*)(shared + T::NEXT))[threadIdx.x / 32] = threadIdx.x / 128;
     }
-    if (threadIdx.x == 32) *(u32*)(shared + T::ALL) = MediumTiles<T>(parts, rows).count * segments;
+    if (threadIdx.x == 32) *(u32*)(shared + T::ALL) = MediumTiles<T>(parts, rows, list).count * segments;
     __syncthreads();
     launch_dependents();
     if (threadIdx.x >= T::THREADS) {
         give_registers<T::KEPT>();
         const int worker = (threadIdx.x - T::THREADS) / 32;
         if (worker < T::WORKERS && !(T::MODE & WITHOUT_COPIES)) {
-            medium_bring<T>(parts, medium_ring<T>(base, worker), worker, x, segments, rows);
+            medium_bring<T>(parts, medium_ring<T>(base, worker), worker, x, segments, rows, list);
         }
     } else {
         take_registers<T::TAKEN>();
         wait_for_previous();
-        medium_consume<T>(parts, shared, segments, rows);
+        medium_consume<T>(parts, shared, segments, rows, list);
     }
 }

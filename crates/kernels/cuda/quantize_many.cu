@@ -6,6 +6,7 @@
 //
 // A warp has a segment of a row, a lane eight neighbouring inputs of its group lane / 8 and eight of group
 // 4 + lane / 8.
+#include "experts.cuh"
 #include "quantize.cuh"
 
 struct ManyQuantized {
@@ -144,16 +145,33 @@ __device__ __forceinline__ int first_input(int segment, int half) {
     return segment * SEGMENT + half * (SEGMENT / 2) + (threadIdx.x & 31) * 8;
 }
 
+// Rows by expert (router.cu): the row of each place, `share` of which have the same row of inputs. Without an order all
+// rows are where they are.
+struct RowOrder {
+    const u32* order;
+    int share;
+};
+
+// The row of inputs of the calling warp's place, or NO_ROW.
+__device__ __forceinline__ u32 source_row(const ManyQuantized& to, const RowOrder& places, int place) {
+    if (place >= to.rows) return NO_ROW;
+    if (!places.order) return place;
+    const u32 row = places.order[place];
+    return row == NO_ROW ? row : row / places.share;
+}
+
 // Inputs as they are. Grid: segments, rows / 8; 256 threads, as of those below.
-extern "C" __global__ void __launch_bounds__(256) quantize_many(ManyQuantized to, const float* x) {
+extern "C" __global__ void __launch_bounds__(256) quantize_many(ManyQuantized to, const float* x, RowOrder places) {
     launch_dependents();
     wait_for_previous();
     const int row = blockIdx.y * 8 + threadIdx.x / 32;
+    const u32 source = source_row(to, places, row);
+    if (source == NO_ROW) return;
     float values[2][8] = {};
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int i = first_input(blockIdx.x, half);
-        if (row < to.rows && i < to.inputs) load_8(values[half], x + (size_t)row * to.inputs + i);
+        if (i < to.inputs) load_8(values[half], x + (size_t)source * to.inputs + i);
     }
     write_segment(to, row, blockIdx.x, values);
 }
@@ -188,20 +206,22 @@ extern "C" __global__ void __launch_bounds__(128)
 
 // activation(gate) * up; 0 is SiLU, 1 GELU's approximation with tanh.
 extern "C" __global__ void __launch_bounds__(256)
-    quantize_many_gated(ManyQuantized to, const float* gate, const float* up, int activation) {
+    quantize_many_gated(ManyQuantized to, const float* gate, const float* up, int activation, RowOrder places) {
     launch_dependents();
     wait_for_previous();
     const int row = blockIdx.y * 8 + threadIdx.x / 32;
+    const u32 source = source_row(to, places, row);
+    if (source == NO_ROW) return;
     float values[2][8] = {}, gates[2][8], ups[2][8];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int i = first_input(blockIdx.x, half);
-        const size_t at = (size_t)row * to.inputs + i;
-        if (row < to.rows && i < to.inputs) load_8(gates[half], gate + at), load_8(ups[half], up + at);
+        const size_t at = (size_t)source * to.inputs + i;
+        if (i < to.inputs) load_8(gates[half], gate + at), load_8(ups[half], up + at);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        if (row >= to.rows || first_input(blockIdx.x, half) >= to.inputs) continue;
+        if (first_input(blockIdx.x, half) >= to.inputs) continue;
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             values[half][k] = (activation ? gelu_tanh(gates[half][k]) : silu(gates[half][k])) * ups[half][k];

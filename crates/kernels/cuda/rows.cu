@@ -1,4 +1,4 @@
-// Operations on rows in float32: norms and the rows of a quantised embedding.
+// Operations on rows in float32: norms, gates, rows of embeddings, and sums of experts.
 #include "embed.cuh"
 #include "math.cuh"
 
@@ -35,4 +35,67 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     embed_8(const u8* weights, const u32* ids, float* out, int inputs, int segments) {
     embed<8>(weights, ids, out, inputs, segments);
+}
+
+// What a token's output is made of besides its experts' outputs; all optional.
+struct CombineWith {
+    const float* shared;
+    const float* gate;
+    const float* stream;
+};
+
+// Sums of experts, as on the CPU (kernels/src/combine.rs). Grid: hidden / 256, tokens; 256 threads.
+extern "C" __global__ void __launch_bounds__(256)
+    combine_experts(const float* outputs, const float* weights, CombineWith with, float* out, int per_token, int hidden) {
+    launch_dependents();
+    wait_for_previous();
+    const int i = blockIdx.x * 256 + threadIdx.x;
+    if (i >= hidden) return;
+    const size_t token = blockIdx.y, at = token * hidden + i;
+    float sum = 0;
+#pragma unroll 8
+    for (int n = 0; n < per_token; n++) {
+        sum = __fmaf_rn(outputs[(token * per_token + n) * hidden + i], weights[token * per_token + n], sum);
+    }
+    if (with.shared) sum = sum + with.shared[at] * (with.gate ? sigmoid(with.gate[token]) : 1.0f);
+    if (with.stream) sum = sum + with.stream[at];
+    out[at] = sum;
+}
+
+// Rows `ids` of a matrix of floats. Grid: rows; 256 threads.
+template <bool BFLOAT16>
+__device__ __forceinline__ void gather_rows(const void* values, const u32* ids, float* out, int inputs) {
+    launch_dependents();
+    wait_for_previous();
+    const size_t from = (size_t)ids[blockIdx.x] * inputs, to = (size_t)blockIdx.x * inputs;
+    for (int i = threadIdx.x; i < inputs; i += 256) {
+        out[to + i] = BFLOAT16 ? __uint_as_float((u32)((const unsigned short*)values)[from + i] << 16) : ((const float*)values)[from + i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) gather_float32(const void* values, const u32* ids, float* out, int inputs) {
+    gather_rows<false>(values, ids, out, inputs);
+}
+
+extern "C" __global__ void __launch_bounds__(256) gather_bfloat16(const void* values, const u32* ids, float* out, int inputs) {
+    gather_rows<true>(values, ids, out, inputs);
+}
+
+// activation(gate) * up; 0 is SiLU, 1 GELU's approximation with tanh. Grid: numbers / 256; 256 threads.
+extern "C" __global__ void __launch_bounds__(256)
+    gated(const float* gate, const float* up, float* out, int count, int activation) {
+    launch_dependents();
+    wait_for_previous();
+    const int i = blockIdx.x * 256 + threadIdx.x;
+    if (i < count) out[i] = (activation ? gelu_tanh(gate[i]) : silu(gate[i])) * up[i];
+}
+
+// norm(x) * silu(gate), the norm over each head of `dim`. Grid: heads of all rows; 32 threads.
+extern "C" __global__ void __launch_bounds__(32)
+    gated_norm(const float* x, const float* gate, const float* weight, float* out, int dim, float eps) {
+    launch_dependents();
+    wait_for_previous();
+    const size_t head = (size_t)blockIdx.x * dim;
+    const float factor = row_factor(x + head, dim, eps);
+    for (int i = threadIdx.x; i < dim; i += 32) out[head + i] = x[head + i] * factor * weight[i] * silu(gate[head + i]);
 }

@@ -13,6 +13,7 @@
 mod attention;
 mod bandwidth;
 mod cache_line;
+mod combine;
 mod conv;
 pub mod cuda;
 mod delta;
@@ -30,6 +31,7 @@ mod panel;
 mod parallel;
 mod quantize;
 mod rope;
+mod router;
 mod sample;
 mod scalar;
 mod simd;
@@ -42,6 +44,7 @@ pub use attention::{
     AttentionMask, AttentionShape, KEY_BLOCK, Softmax, append_kv, attention, latent_attention,
 };
 pub use bandwidth::read_bandwidth;
+pub use combine::{CombineWith, combine_experts};
 pub use conv::{ConvActivation, causal_conv, conv_taps};
 pub use delta::{DeltaShape, DeltaTokens, gated_delta, gated_delta_speculative};
 pub use dequantize::dequantize_rows;
@@ -51,13 +54,14 @@ pub use gumbel::{fill_gumbel, gumbel};
 pub use layer_norm::layer_norm;
 pub use linear::{
     Affine, FloatFormat, FloatType, Floats, Matmul, Microscaled, Packed, PackedLayout, Precision, Weight,
-    gated_linear, grouped_linear, linear, linears,
+    float32_values, gated_linear, grouped_linear, linear, linears,
 };
 pub use memory::with_scratch;
 pub use norm::{add, gated_rms_norm, rms_norm, rms_norm_columns};
 pub use parallel::{for_each_chunk, set_threads, threads};
 pub use quantize::quantize_microscaled;
 pub use rope::{RopePairs, RopePositions, rope};
+pub use router::{RouterRule, RouterScores, route};
 pub use sample::{PastToken, SampleError, Sampling, log_sum_exp, probability, sample};
 pub use scalar::Scalar;
 pub use simd::{SimdLevel, simd_level};

@@ -52,7 +52,7 @@ pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use matrix::Matrix;
 pub use mlp::{Activation, Mlp, gated};
-pub use moe::{Experts, Router, Routing, top_k};
+pub use moe::{Experts, MixtureOfExperts, Router, Routing, SharedExpert, top_k};
 pub use norm::RmsNorm;
 pub use precision::{Precision, precision, set_kv_cache_dtype, set_precision};
 pub use quant::quantize;

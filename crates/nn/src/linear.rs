@@ -27,10 +27,14 @@ impl Linear {
         Linear::with_storage(WeightStorage::Plain(weight), bias)
     }
 
-    /// A layer whose products on the CPU are in [`Precision::Float32`](crate::Precision::Float32)
-    /// whatever the thread's precision: for routers, where a small difference becomes a large one.
-    pub fn unrounded(weight: Matrix, bias: Option<Array>) -> Linear {
-        Linear { unrounded: true, ..Linear::new(weight, bias) }
+    /// A layer whose products on the CPU and by our kernels on a GPU are in
+    /// [`Precision::Float32`](crate::Precision::Float32) whatever the thread's precision: for
+    /// routers, where a small difference becomes a large one.
+    ///
+    /// # Errors
+    /// The weight cannot be evaluated, or memory is exhausted.
+    pub fn unrounded(weight: Matrix, bias: Option<Array>) -> Result<Linear> {
+        Ok(Linear { unrounded: true, ..Linear::with_storage(WeightStorage::unrounded(weight)?, bias) })
     }
 
     /// A layer whose weight, if it is affine, is rearranged into the order in which kernels of the

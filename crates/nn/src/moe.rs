@@ -1,9 +1,12 @@
-//! Mixture of experts: a router that chooses experts for each token, and the experts as stacked
-//! layers.
+//! Mixture of experts: a router that chooses experts for each token, the experts as stacked layers,
+//! and the block of both.
 
-use mlx::{Array, Dtype};
+use std::cell::OnceCell;
 
-use crate::{Activation, StackedLinear, backend::on_backend, gated};
+use kernels::{RouterRule, RouterScores};
+use mlx::Array;
+
+use crate::{Activation, Linear, Mlp, Residual, StackedLinear, backend::on_backend, gated};
 
 /// The experts of each token and their weights, both `[tokens, experts_per_token]`.
 pub struct Routing {
@@ -14,45 +17,54 @@ pub struct Routing {
 }
 
 /// The rule that turns scores into a choice of experts.
-pub enum Router {
-    /// Softmax over all experts, then the best `per_token`.
-    Softmax { per_token: i32, normalize: bool },
-    /// Sigmoid scores; a bias per expert affects the choice but not the weights. Only experts of
-    /// the best `topk_group` of `n_group` groups are chosen; a group's score is the sum of its two
-    /// best experts' scores (DeepSeek-V3, 2024).
-    Sigmoid {
-        per_token: i32,
-        normalize: bool,
-        /// Added to the sum by which weights are divided.
-        eps: f32,
-        bias: Option<Array>,
-        n_group: i32,
-        topk_group: i32,
-        scale: f32,
-    },
+pub struct Router {
+    pub(crate) rule: RouterRule,
+    /// Added to scores for the choice alone, float32 `[experts]`.
+    pub(crate) bias: Option<Array>,
+    /// The bias in a GPU's memory.
+    pub(crate) device_bias: OnceCell<Array>,
 }
 
 impl Router {
+    /// Softmax over all experts, then the best `per_token`, whose weights are divided by their sum
+    /// if `normalize`.
+    pub fn softmax(per_token: i32, normalize: bool) -> Router {
+        let rule = RouterRule {
+            scores: RouterScores::Softmax,
+            per_token: per_token as usize,
+            normalize,
+            eps: 0.0,
+            scale: 1.0,
+            n_group: 1,
+            topk_group: 1,
+        };
+        Router { rule, bias: None, device_bias: OnceCell::new() }
+    }
+
+    /// Sigmoid scores, `eps` added to the sum by which weights are divided, and weights multiplied
+    /// by `scale`.
+    pub fn sigmoid(per_token: i32, normalize: bool, eps: f32, scale: f32) -> Router {
+        let softmax = Router::softmax(per_token, normalize);
+        let rule = softmax.rule;
+        Router { rule: RouterRule { scores: RouterScores::Sigmoid, eps, scale, ..rule }, ..softmax }
+    }
+
+    /// With a bias per expert that affects the choice but not the weights.
+    pub fn with_bias(self, bias: Option<Array>) -> Router {
+        Router { bias, ..self }
+    }
+
+    /// Only experts of the best `topk_group` of `n_group` groups are chosen; a group's score is the
+    /// sum of its two best experts' scores (DeepSeek-V3, 2024).
+    pub fn with_groups(self, n_group: i32, topk_group: i32) -> Router {
+        let (n_group, topk_group) = (n_group as usize, topk_group as usize);
+        Router { rule: RouterRule { n_group, topk_group, ..self.rule }, ..self }
+    }
+
     /// Routes by `logits` `[tokens, experts]`.
+    #[track_caller]
     pub fn route(&self, logits: &Array) -> Routing {
-        let logits = logits.astype(Dtype::Float32);
-        match self {
-            Router::Softmax { per_token, normalize } => {
-                let scores = logits.softmax(-1);
-                pick(&scores, top_k(&scores, *per_token), *normalize, 0.0)
-            }
-            Router::Sigmoid { per_token, normalize, eps, bias, n_group, topk_group, scale } => {
-                let scores = logits.sigmoid();
-                let choice = match bias {
-                    Some(bias) => &scores + bias,
-                    None => scores.clone(),
-                };
-                let choice =
-                    if n_group > topk_group { best_groups(&choice, *n_group, *topk_group) } else { choice };
-                let routing = pick(&scores, top_k(&choice, *per_token), *normalize, *eps);
-                Routing { weights: routing.weights * *scale, ..routing }
-            }
-        }
+        on_backend!(route(logits, self))
     }
 }
 
@@ -63,32 +75,12 @@ pub fn top_k(scores: &Array, k: i32) -> Array {
     on_backend!(top_k(scores, k))
 }
 
-/// Weights of the chosen experts: their scores, divided by their sum if `normalize`.
-fn pick(scores: &Array, experts: Array, normalize: bool, eps: f32) -> Routing {
-    let weights = scores.take_along_axis(&experts, -1);
-    let weights = if normalize { &weights / (weights.sum(-1, true) + eps) } else { weights };
-    Routing { experts, weights }
-}
-
-/// `choice` with minus infinity for experts outside the best groups.
-fn best_groups(choice: &Array, n_group: i32, topk_group: i32) -> Array {
-    let (tokens, experts) = (choice.dim(0), choice.dim(1));
-    let size = experts / n_group;
-    let grouped = choice.reshape(&[tokens * n_group, size]);
-    let best_two = grouped.take_along_axis(&top_k(&grouped, size.min(2)), -1).sum(-1, false);
-    let chosen = top_k(&best_two.reshape(&[tokens, n_group]), topk_group);
-    let closed = Array::full(&[tokens, n_group], f32::NEG_INFINITY, Dtype::Float32);
-    let open = Array::zeros(&[tokens, topk_group], Dtype::Float32);
-    let mask = closed.put_along_axis(&chosen, &open, -1).reshape(&[tokens, n_group, 1]);
-    (choice.reshape(&[tokens, n_group, size]) + mask).reshape(&[tokens, experts])
-}
-
 /// Gated feed-forward blocks, a few of which process each token.
 pub struct Experts {
-    gate_proj: StackedLinear,
-    up_proj: StackedLinear,
-    down_proj: StackedLinear,
-    activation: Activation,
+    pub(crate) gate_proj: StackedLinear,
+    pub(crate) up_proj: StackedLinear,
+    pub(crate) down_proj: StackedLinear,
+    pub(crate) activation: Activation,
 }
 
 impl Experts {
@@ -97,19 +89,88 @@ impl Experts {
     }
 
     /// `[tokens, hidden]` through each token's experts, weighted and summed.
+    #[track_caller]
     pub fn forward(&self, x: &Array, routing: &Routing) -> Array {
-        let rows = x.reshape(&[x.dim(0), 1, x.dim(1)]);
-        let gate = self.gate_proj.forward(&rows, &routing.experts);
-        let up = self.up_proj.forward(&rows, &routing.experts);
-        let inner = gated(&gate, &up, self.activation);
-        routing.combine(&self.down_proj.forward(&inner, &routing.experts))
+        routing.combine(&self.outputs(x, routing))
     }
+
+    /// What each expert of a token computes, `[tokens, n, hidden]`.
+    #[track_caller]
+    fn outputs(&self, x: &Array, routing: &Routing) -> Array {
+        on_backend!(expert_outputs(x, self, &routing.experts))
+    }
+}
+
+/// The same by a product after another.
+#[track_caller]
+pub(crate) fn expert_products(x: &Array, experts: &Experts, indices: &Array) -> Array {
+    let rows = x.reshape(&[x.dim(0), 1, x.dim(1)]);
+    let [gate, up] = [&experts.gate_proj, &experts.up_proj].map(|layers| layers.forward(&rows, indices));
+    experts.down_proj.forward(&gated(&gate, &up, experts.activation), indices)
 }
 
 impl Routing {
     /// The weighted sum of the experts' outputs `[tokens, n, hidden]`.
+    #[track_caller]
     pub fn combine(&self, outputs: &Array) -> Array {
-        let weights = self.weights.reshape(&[self.weights.dim(0), self.weights.dim(1), 1]);
-        (outputs.astype(Dtype::Float32) * weights).sum(1, false).astype(outputs.dtype())
+        self.combine_with(outputs, CombineWith::default())
+    }
+
+    #[track_caller]
+    fn combine_with(&self, outputs: &Array, with: CombineWith) -> Array {
+        on_backend!(combine_experts(outputs, &self.weights, with))
+    }
+}
+
+/// What is added to the weighted sum of experts, in this order.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct CombineWith<'a> {
+    /// A shared expert's output `[tokens, hidden]`.
+    pub shared: Option<&'a Array>,
+    /// Its gate before the sigmoid, `[tokens, 1]`.
+    pub gate: Option<&'a Array>,
+    /// The residual stream `[tokens, hidden]`.
+    pub stream: Option<&'a Array>,
+}
+
+/// A feed-forward block of experts with a router, and an expert for all tokens if there is one.
+pub struct MixtureOfExperts {
+    /// Without rounding: a tiny difference may choose another expert.
+    router_proj: Linear,
+    router: Router,
+    experts: Experts,
+    shared: Option<SharedExpert>,
+}
+
+/// An expert that processes every token.
+pub struct SharedExpert {
+    pub mlp: Mlp,
+    /// One output; its sigmoid multiplies the expert's.
+    pub gate: Option<Linear>,
+}
+
+impl MixtureOfExperts {
+    pub fn new(
+        router_proj: Linear,
+        router: Router,
+        experts: Experts,
+        shared: Option<SharedExpert>,
+    ) -> MixtureOfExperts {
+        MixtureOfExperts { router_proj, router, experts, shared }
+    }
+
+    /// The residual stream with the block's output added.
+    #[track_caller]
+    pub fn add_to(&self, x: &Residual) -> Array {
+        let normed = &x.normed();
+        let routing = self.router.route(&self.router_proj.forward(normed));
+        let shared = self.shared.as_ref().map(|shared| shared.mlp.forward(normed));
+        let gate = self.shared.as_ref().and_then(|shared| Some(shared.gate.as_ref()?.forward(normed)));
+        let outputs = self.experts.outputs(normed, &routing);
+        let add = x.to_add();
+        let stream = add.post_norm.is_none().then_some(add.stream);
+        let with = CombineWith { shared: shared.as_ref(), gate: gate.as_ref(), stream };
+        let out = routing.combine_with(&outputs, with);
+        if stream.is_some() { out } else { x.add(out) }
     }
 }

@@ -1,19 +1,28 @@
 //! Stacked linear layers of one shape: experts, or one layer per head.
 
-use mlx::{Array, Dtype};
+use mlx::{Array, Dtype, Result};
 
-use crate::{Matrix, backend::on_backend};
+use crate::{Matrix, backend::on_backend, storage::WeightStorage};
 
 /// Stacked linear layers, of which each input row takes some.
 pub struct StackedLinear {
-    weight: Matrix,
+    pub(crate) weight: WeightStorage,
     /// `[n, outputs]`.
-    bias: Option<Array>,
+    pub(crate) bias: Option<Array>,
 }
 
 impl StackedLinear {
     pub fn new(weight: Matrix) -> StackedLinear {
-        StackedLinear { weight, bias: None }
+        StackedLinear { weight: WeightStorage::Plain(weight), bias: None }
+    }
+
+    /// Layers whose weights are rearranged into the order in which kernels of an NVIDIA GPU read
+    /// them, if it computes and has kernels for their format.
+    ///
+    /// # Errors
+    /// The weight cannot be evaluated, or memory is exhausted.
+    pub fn prepacked(weight: Matrix) -> Result<StackedLinear> {
+        Ok(StackedLinear { weight: WeightStorage::stacked(weight)?, bias: None })
     }
 
     /// With a bias `[n, outputs]`.
@@ -26,10 +35,18 @@ impl StackedLinear {
     /// [`Linear::forward`](crate::Linear::forward) on the CPU.
     #[track_caller]
     pub fn forward(&self, x: &Array, indices: &Array) -> Array {
-        let out = on_backend!(grouped_linear(x, &self.weight, indices));
+        self.add_bias(on_backend!(grouped_linear(x, &self.weight, indices)), indices)
+    }
+
+    /// Products of layers `indices` with their biases.
+    #[track_caller]
+    pub(crate) fn add_bias(&self, products: Array, indices: &Array) -> Array {
         match &self.bias {
-            Some(bias) => out + bias.take(indices, 0).astype(x.dtype()),
-            None => out,
+            Some(bias) => {
+                let bias = bias.take(indices, 0).astype(products.dtype());
+                products + bias
+            }
+            None => products,
         }
     }
 

@@ -8,11 +8,13 @@ use crate::{
     backend::{cuda::DeviceMatrix, on_backend},
 };
 
-/// A matrix `[outputs, inputs]`.
+/// A matrix `[outputs, inputs]`, or a stack of them.
 pub(crate) enum WeightStorage {
     Plain(Matrix),
     Prepacked(PrepackedMatrix),
     Device(DeviceMatrix),
+    /// In float32 or bfloat16 in a GPU's memory.
+    DeviceFloats(Array),
 }
 
 /// A matrix in the order in which CPU kernels read it; nothing else can read it.
@@ -34,11 +36,33 @@ impl WeightStorage {
         on_backend!(prepack(matrix))
     }
 
+    /// Rearranges a stack `[n, outputs, inputs]` likewise.
+    ///
+    /// # Errors
+    /// Those of [`prepacked`](WeightStorage::prepacked).
+    pub(crate) fn stacked(stack: Matrix) -> Result<WeightStorage> {
+        on_backend!(prepack_stack(stack))
+    }
+
+    /// Brings a matrix of a layer whose products are in float32 to where they are computed.
+    ///
+    /// # Errors
+    /// Those of [`prepacked`](WeightStorage::prepacked).
+    pub(crate) fn unrounded(matrix: Matrix) -> Result<WeightStorage> {
+        on_backend!(place_unrounded(matrix))
+    }
+
+    /// Whether it is in a GPU's memory.
+    pub(crate) fn is_on_device(&self) -> bool {
+        matches!(self, WeightStorage::Device(_) | WeightStorage::DeviceFloats(_))
+    }
+
     pub(crate) fn outputs(&self) -> i32 {
         match self {
             WeightStorage::Plain(matrix) => matrix.outputs(),
             WeightStorage::Prepacked(packed) => packed.outputs,
             WeightStorage::Device(matrix) => matrix.outputs,
+            WeightStorage::DeviceFloats(values) => values.dim(0),
         }
     }
 
@@ -47,6 +71,7 @@ impl WeightStorage {
             WeightStorage::Plain(matrix) => matrix.inputs(),
             WeightStorage::Prepacked(packed) => packed.inputs,
             WeightStorage::Device(matrix) => matrix.inputs,
+            WeightStorage::DeviceFloats(values) => values.dim(1),
         }
     }
 
@@ -59,7 +84,9 @@ impl WeightStorage {
         match self {
             WeightStorage::Plain(matrix) => matrix,
             WeightStorage::Prepacked(_) => panic!("MLX cannot read a prepacked matrix"),
-            WeightStorage::Device(_) => panic!("MLX cannot read a matrix in tiles"),
+            WeightStorage::Device(_) | WeightStorage::DeviceFloats(_) => {
+                panic!("MLX cannot read a matrix on the GPU")
+            }
         }
     }
 }

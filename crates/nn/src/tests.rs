@@ -10,9 +10,15 @@ use mlx::{
 
 use crate::{
     Activation, CoreAttention, Gelu, KvBuffer, KvBufferCopy, KvRow, LayerNorm, Linear, Matrix, Precision,
-    RmsNorm, Rope, RopePairs, Softmax, StackedLinear, attend, attend_cached, attend_latent,
-    backend::mlx as reference, conv::causal_conv, delta_net::gated_delta, gated, gelu, rope,
-    set_kv_cache_dtype, set_precision, top_k,
+    RmsNorm, Rope, RopePairs, Router, Softmax, StackedLinear, attend, attend_cached, attend_latent,
+    backend::{cpu, mlx as reference},
+    conv::causal_conv,
+    delta_net::gated_delta,
+    gated, gelu,
+    moe::CombineWith,
+    rope, set_kv_cache_dtype, set_precision,
+    storage::WeightStorage,
+    top_k,
 };
 
 fn noise(seed: u64, shape: &[i32]) -> Array {
@@ -125,21 +131,54 @@ fn grouped_products_agree_with_mlx_for_every_format() {
     // MLX does not round factors.
     set_precision(Precision::Float32);
     let experts = Array::from_slice(&[3u32, 0, 1, 1, 2, 3, 0, 3], &[4, 2]);
+    let plain = |stack| WeightStorage::Plain(Matrix::Dense(stack));
     for per in [1, 2] {
         let (x, dense) = (noise(5, &[4, per, 128]), noise(6, &[4, 40, 128]));
         close(
             &StackedLinear::new(Matrix::Dense(dense.clone())).forward(&x, &experts),
-            &reference::grouped_linear(&x, &Matrix::Dense(dense.clone()), &experts),
+            &reference::grouped_linear(&x, &plain(dense.clone()), &experts),
             2e-4,
         );
         for quantization in formats() {
             let stack = crate::quantize(&dense, quantization);
             let dense = stack.dequantize(Dtype::Float32);
-            let expected = reference::grouped_linear(&x, &Matrix::Dense(dense), &experts);
+            let expected = reference::grouped_linear(&x, &plain(dense), &experts);
             let layers = StackedLinear::new(Matrix::Quantized(stack.clone()));
             close(&layers.forward(&x, &experts), &expected, 2e-4);
             close(&stack.gather_matmul(&x, &experts), &expected, 2e-4);
         }
+    }
+}
+
+#[test]
+fn routers_agree_with_mlx() {
+    let logits = noise(1, &[5, 24]);
+    let bias = || Some(noise(2, &[24]));
+    let routers = [
+        Router::softmax(4, true),
+        Router::softmax(2, false),
+        Router::sigmoid(3, true, 1e-20, 2.5).with_bias(bias()),
+        Router::sigmoid(4, false, 0.0, 1.0).with_bias(bias()).with_groups(6, 2),
+        Router::sigmoid(2, true, 0.0, 1.0).with_groups(24, 5),
+    ];
+    for router in routers {
+        let (got, expected) = (router.route(&logits), reference::route(&logits, &router));
+        assert_eq!(got.experts.to_vec::<u32>().unwrap(), expected.experts.to_vec::<u32>().unwrap());
+        close(&got.weights, &expected.weights, 1e-6);
+    }
+}
+
+#[test]
+fn sums_of_experts_agree_with_mlx() {
+    let (outputs, weights) = (noise(1, &[5, 3, 40]), noise(2, &[5, 3]));
+    let (shared, gate, stream) = (noise(3, &[5, 40]), noise(4, &[5, 1]), noise(5, &[5, 40]));
+    for parts in 0..8 {
+        let part = |i: i32, array| (parts >> i & 1 == 1).then_some(array);
+        // Without a shared expert there is no gate.
+        let gate = part(1, &gate).filter(|_| parts & 1 == 1);
+        let with = CombineWith { shared: part(0, &shared), gate, stream: part(2, &stream) };
+        let got = cpu::combine_experts(&outputs, &weights, with);
+        close(&got, &reference::combine_experts(&outputs, &weights, with), 1e-5);
     }
 }
 

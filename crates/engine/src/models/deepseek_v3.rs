@@ -14,7 +14,7 @@ use super::{
     mla::{self, LatentAttention},
     mtp::{self, Mtp},
     names::{is_nextn_layer, plain_names},
-    sigmoid_moe::{self, SigmoidMoe},
+    sigmoid_moe,
 };
 use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
 
@@ -71,7 +71,7 @@ impl MoeConfig {
             topk_group: self.topk_group.unwrap_or(1),
             bias: true,
         };
-        Ok(Box::new(SigmoidMoe::load(&config, hidden, w)?))
+        Ok(Box::new(sigmoid_moe::load(&config, hidden, w)?))
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
     layer::{FeedForward, Mixer, PreNorm},
     mla::{self, LatentAttention},
     names::plain_names,
-    sigmoid_moe::{self, SigmoidMoe},
+    sigmoid_moe,
 };
 use crate::{
     batch::Batch,
@@ -115,7 +115,7 @@ fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedFor
         topk_group: c.topk_group.unwrap_or(1),
         bias: true,
     };
-    Ok(Box::new(SigmoidMoe::load(&config, hidden, w)?))
+    Ok(Box::new(sigmoid_moe::load(&config, hidden, w)?))
 }
 
 struct KimiDeltaAttention {

@@ -1,7 +1,7 @@
 //! Residual layers: a token mixer and a feed-forward block, with pre-norms or sandwich norms.
 
 use mlx::Array;
-use nn::{Mlp, Residual, RmsNorm};
+use nn::{MixtureOfExperts, Mlp, Residual, RmsNorm};
 
 use super::config::BaseConfig;
 use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
@@ -36,6 +36,12 @@ pub(crate) trait FeedForward {
 }
 
 impl FeedForward for Mlp {
+    fn forward(&self, x: &Residual) -> Array {
+        self.add_to(x)
+    }
+}
+
+impl FeedForward for MixtureOfExperts {
     fn forward(&self, x: &Residual) -> Array {
         self.add_to(x)
     }

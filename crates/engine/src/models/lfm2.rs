@@ -15,8 +15,7 @@ use super::{
     decoder::Decoder,
     layer::{FeedForward, Mixer, PreNorm},
     names::{plain_names, text_names},
-    sigmoid_moe::{self, SigmoidMoe},
-    vision,
+    sigmoid_moe, vision,
 };
 use crate::{
     batch::Batch,
@@ -172,7 +171,7 @@ fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedFor
         topk_group: 1,
         bias: moe.use_expert_bias.unwrap_or(true),
     };
-    Ok(Box::new(SigmoidMoe::load(&config, hidden, w)?))
+    Ok(Box::new(sigmoid_moe::load(&config, hidden, w)?))
 }
 
 /// `out_proj(C * conv(B * x))` for the three parts B, C, x of a projection.

@@ -3,8 +3,7 @@
 //!
 //! Reference: transformers `qwen3`, `qwen3_moe`, `qwen3_vl`, `qwen3_vl_moe`.
 
-use mlx::Array;
-use nn::{Activation, Experts, Linear, Residual, RopePairs, Router};
+use nn::{Activation, MixtureOfExperts, RopePairs, Router, SharedExpert};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -129,37 +128,22 @@ pub(super) fn sliding_window(config: &Value, layer: usize) -> Option<i32> {
 fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedForward>> {
     let hidden = c.base.hidden_size;
     Ok(match &c.moe {
-        Some(moe) if moe.has_experts(layer) => Box::new(SparseMoe::load(moe, hidden, false, w)?),
+        Some(moe) if moe.has_experts(layer) => Box::new(load_experts(moe, hidden, false, None, w)?),
         _ => Box::new(w.mlp(hidden, c.intermediate_size, Activation::Silu)?),
     })
 }
 
-/// Experts with a softmax router.
-pub(super) struct SparseMoe {
-    gate: Linear,
-    router: Router,
-    experts: Experts,
-}
-
-impl SparseMoe {
-    /// `normalize` is the default of `norm_topk_prob`.
-    pub(super) fn load(c: &MoeConfig, hidden: i32, normalize: bool, w: &Weights) -> Result<SparseMoe> {
-        let normalize = c.norm_topk_prob.unwrap_or(normalize);
-        Ok(SparseMoe {
-            gate: w.router("gate", c.num_experts, hidden, false)?,
-            router: Router::Softmax { per_token: c.num_experts_per_tok, normalize },
-            experts: w.experts(c.num_experts, hidden, c.moe_intermediate_size, Activation::Silu)?,
-        })
-    }
-
-    /// The experts' output on `[tokens, hidden]`.
-    pub(super) fn experts(&self, x: &Array) -> Array {
-        self.experts.forward(x, &self.router.route(&self.gate.forward(x)))
-    }
-}
-
-impl FeedForward for SparseMoe {
-    fn forward(&self, x: &Residual) -> Array {
-        x.add(self.experts(&x.normed()))
-    }
+/// Experts with a softmax router, and a shared expert if there is one. `normalize` is the default
+/// of `norm_topk_prob`.
+pub(super) fn load_experts(
+    c: &MoeConfig,
+    hidden: i32,
+    normalize: bool,
+    shared: Option<SharedExpert>,
+    w: &Weights,
+) -> Result<MixtureOfExperts> {
+    let router = Router::softmax(c.num_experts_per_tok, c.norm_topk_prob.unwrap_or(normalize));
+    let gate = w.router("gate", c.num_experts, hidden, false)?;
+    let experts = w.experts(c.num_experts, hidden, c.moe_intermediate_size, Activation::Silu)?;
+    Ok(MixtureOfExperts::new(gate, router, experts, shared))
 }

@@ -4,7 +4,7 @@
 //! Reference: transformers `qwen3_next`, `qwen3_5`, `qwen3_5_moe`.
 
 use mlx::Array;
-use nn::{Activation, CoreAttention, Linear, Mlp, Residual, RopePairs};
+use nn::{Activation, CoreAttention, Linear, MixtureOfExperts, Residual, RopePairs, SharedExpert};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -145,7 +145,7 @@ fn norm_offset(c: &Config, w: &Weights) -> Result<f32> {
 fn feed_forward(c: &Config, has_experts: bool, w: &Weights) -> Result<Box<dyn FeedForward>> {
     let hidden = c.base.hidden_size;
     Ok(match &c.moe {
-        Some(moe) if has_experts => Box::new(SharedExpertMoe::load(moe, hidden, w)?),
+        Some(moe) if has_experts => Box::new(load_experts(moe, hidden, w)?),
         _ => {
             let missing = || crate::LoadError::Config("there is no intermediate_size in it".into());
             Box::new(w.mlp(hidden, c.intermediate_size.ok_or_else(missing)?, Activation::Silu)?)
@@ -197,27 +197,8 @@ impl Mixer for GatedAttention {
 }
 
 /// Experts, and a shared expert with a gate of its own.
-struct SharedExpertMoe {
-    routed: qwen3::SparseMoe,
-    shared_expert: Mlp,
-    shared_expert_gate: Linear,
-}
-
-impl SharedExpertMoe {
-    fn load(c: &MoeConfig, hidden: i32, w: &Weights) -> Result<SharedExpertMoe> {
-        let (shared, silu) = (c.shared_expert_intermediate_size, Activation::Silu);
-        Ok(SharedExpertMoe {
-            routed: qwen3::SparseMoe::load(&c.routed, hidden, true, w)?,
-            shared_expert: w.sub("shared_expert").mlp(hidden, shared, silu)?,
-            shared_expert_gate: w.linear("shared_expert_gate", 1, hidden)?,
-        })
-    }
-}
-
-impl FeedForward for SharedExpertMoe {
-    fn forward(&self, x: &Residual) -> Array {
-        let normed = &x.normed();
-        let shared = self.shared_expert.forward(normed) * self.shared_expert_gate.forward(normed).sigmoid();
-        x.add(self.routed.experts(normed) + shared)
-    }
+fn load_experts(c: &MoeConfig, hidden: i32, w: &Weights) -> Result<MixtureOfExperts> {
+    let mlp = w.sub("shared_expert").mlp(hidden, c.shared_expert_intermediate_size, Activation::Silu)?;
+    let gate = Some(w.linear("shared_expert_gate", 1, hidden)?);
+    qwen3::load_experts(&c.routed, hidden, true, Some(SharedExpert { mlp, gate }), w)
 }

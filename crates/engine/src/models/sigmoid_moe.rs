@@ -1,9 +1,7 @@
 //! Experts with a sigmoid router, with or without a shared expert (DeepSeek-V3, 2024).
 
-use mlx::Array;
-use nn::{Activation, Experts, Linear, Mlp, Residual, Router};
+use nn::{Activation, MixtureOfExperts, Router, SharedExpert};
 
-use super::layer::FeedForward;
 use crate::{error::Result, weights::Weights};
 
 pub(super) struct Config {
@@ -22,46 +20,22 @@ pub(super) struct Config {
     pub bias: bool,
 }
 
-pub(super) struct SigmoidMoe {
-    gate: Linear,
-    router: Router,
-    experts: Experts,
-    shared_experts: Option<Mlp>,
-}
-
-impl SigmoidMoe {
-    pub(super) fn load(c: &Config, hidden: i32, w: &Weights) -> Result<SigmoidMoe> {
-        let bias = match c.bias {
-            true => Some(w.float32("gate.e_score_correction_bias", &[c.experts])?),
-            false => None,
-        };
-        Ok(SigmoidMoe {
-            gate: w.router("gate", c.experts, hidden, false)?,
-            router: Router::Sigmoid {
-                per_token: c.per_token,
-                normalize: c.normalize,
-                eps: c.eps,
-                bias,
-                n_group: c.n_group,
-                topk_group: c.topk_group,
-                scale: c.scale,
-            },
-            experts: w.experts(c.experts, hidden, c.intermediate, Activation::Silu)?,
-            shared_experts: match c.shared {
-                0 => None,
-                size => Some(w.sub("shared_experts").mlp(hidden, size, Activation::Silu)?),
-            },
-        })
-    }
-}
-
-impl FeedForward for SigmoidMoe {
-    fn forward(&self, x: &Residual) -> Array {
-        let normed = &x.normed();
-        let routed = self.experts.forward(normed, &self.router.route(&self.gate.forward(normed)));
-        x.add(match &self.shared_experts {
-            Some(shared) => routed + shared.forward(normed),
-            None => routed,
-        })
-    }
+/// The block of `w`.
+pub(super) fn load(c: &Config, hidden: i32, w: &Weights) -> Result<MixtureOfExperts> {
+    let bias = match c.bias {
+        true => Some(w.float32("gate.e_score_correction_bias", &[c.experts])?),
+        false => None,
+    };
+    let router = Router::sigmoid(c.per_token, c.normalize, c.eps, c.scale);
+    let gate = w.router("gate", c.experts, hidden, false)?;
+    let experts = w.experts(c.experts, hidden, c.intermediate, Activation::Silu)?;
+    let shared = match c.shared {
+        0 => None,
+        size => {
+            let mlp = w.sub("shared_experts").mlp(hidden, size, Activation::Silu)?;
+            Some(SharedExpert { mlp, gate: None })
+        }
+    };
+    let router = router.with_bias(bias).with_groups(c.n_group, c.topk_group);
+    Ok(MixtureOfExperts::new(gate, router, experts, shared))
 }

@@ -248,7 +248,7 @@ impl Weights {
     /// are never rounded: a tiny difference may choose another expert.
     pub(crate) fn router(&self, name: &str, experts: i32, inputs: i32, bias: bool) -> Result<Linear> {
         let weight = self.matrix(name, &[experts, inputs])?;
-        Ok(Linear::unrounded(weight, self.bias(name, experts, bias)?))
+        Ok(Linear::unrounded(weight, self.bias(name, experts, bias)?)?)
     }
 
     fn bias(&self, name: &str, outputs: i32, there: bool) -> Result<Option<Array>> {
@@ -273,7 +273,12 @@ impl Weights {
 
     /// A stack of `count` matrices `[outputs, inputs]`.
     pub(crate) fn stacked(&self, name: &str, count: i32, outputs: i32, inputs: i32) -> Result<StackedLinear> {
-        Ok(StackedLinear::new(self.matrix(name, &[count, outputs, inputs])?))
+        let stack = self.matrix(name, &[count, outputs, inputs])?;
+        Ok(if self.store.is_described() {
+            StackedLinear::new(stack)
+        } else {
+            StackedLinear::prepacked(stack)?
+        })
     }
 
     /// An RMS norm `[size]` in float32, plus the [offset](Weights::with_norm_offset).

@@ -1,11 +1,15 @@
 #!/bin/sh
-# Builds and runs the measurement of products of many rows, or with `few` of up to 64 rows, on a machine with nvcc
-# and a Hopper GPU.
-# Usage: sh crates/kernels/cuda/bench/run.sh [bits | few]
+# Builds and runs the measurement of products of many rows, with `few` of up to 64 rows, with `experts` of mixtures of
+# experts, on a machine with nvcc and a Hopper GPU.
+# Usage: sh crates/kernels/cuda/bench/run.sh [bits | few | experts]
 set -e
 cd "$(dirname "$0")"
 build=$(mktemp -d)
 flags="-std=c++17 -O3 --fmad=false --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a -Xcompiler -mfma,-ffp-contract=off -Xptxas -v"
+if [ "$1" = experts ]; then
+    nvcc $flags experts.cu -o "$build/experts" >"$build/experts.log" 2>&1 || cat "$build/experts.log"
+    exec timeout 120 "$build/experts"
+fi
 if [ "$1" = few ]; then
     for set in 0 1 2 3 4 5; do
         nvcc $flags -DSET=$set -c few_part.cu -o "$build/part$set.o" >"$build/part$set.log" 2>&1 &

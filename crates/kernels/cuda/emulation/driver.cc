@@ -15,12 +15,17 @@
 #include "../delta.cu"
 #include "../delta_inputs.cu"
 #include "../delta_token.cu"
+#include "../experts_few.cu"
+#include "../experts_many.cu"
+#include "../experts_warpgroup.cu"
+#include "../float_product.cu"
 #include "../heads.cu"
 #include "../medium.cu"
 #include "../persistent.cu"
 #include "../medium_warpgroup.cu"
 #include "../quantize.cu"
 #include "../quantize_many.cu"
+#include "../router.cu"
 #include "../rows.cu"
 #include "../sample.cu"
 #include "../skinny.cu"
@@ -166,6 +171,11 @@ const std::map<std::string, Launch>& kernels() {
         KERNEL(wide_warpgroup_4), KERNEL(wide_warpgroup_8),
         KERNEL(skinny_row_4_16_2), KERNEL(skinny_row_4_16_1), KERNEL(skinny_row_4_8_2),
         KERNEL(skinny_row_4_8_1), KERNEL(skinny_row_8_8_2), KERNEL(skinny_row_8_8_1), KERNEL(medium_4_32), KERNEL(medium_4_64), KERNEL(medium_8_32), KERNEL(medium_8_64),
+        KERNEL(experts_few_4), KERNEL(experts_few_8), KERNEL(experts_many_4), KERNEL(experts_many_8),
+        KERNEL(experts_warpgroup_4_32), KERNEL(experts_warpgroup_4_64), KERNEL(experts_warpgroup_8_32),
+        KERNEL(float_product_few), KERNEL(float_product_many), KERNEL(bfloat16_product_few), KERNEL(bfloat16_product_many),
+        KERNEL(route_256), KERNEL(route_1024), KERNEL(group_experts), KERNEL(combine_experts),
+        KERNEL(gather_float32), KERNEL(gather_bfloat16), KERNEL(gated), KERNEL(gated_norm),
         KERNEL(medium_warpgroup_4_64x32), KERNEL(medium_warpgroup_4_64x64), KERNEL(medium_warpgroup_8_64x32),
         KERNEL(delta_64), KERNEL(delta_128), KERNEL(delta_inputs_64), KERNEL(delta_inputs_128), KERNEL(conv_state), KERNEL(delta_token_64), KERNEL(delta_token_128),
         KERNEL(heads), KERNEL(persistent), KERNEL(quantize), KERNEL(quantize_norm), KERNEL(quantize_gated),

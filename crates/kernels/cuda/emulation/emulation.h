@@ -113,6 +113,11 @@ T __shfl_sync(unsigned, T value, int from) {
     return exchange(value, from);
 }
 template <class T>
+T __shfl_up_sync(unsigned, T value, int distance) {
+    const int lane = threadIdx.x & 31;
+    return exchange(value, lane < distance ? lane : lane - distance);
+}
+template <class T>
 T atomicAdd(T* to, int value) {
     const T before = *to;
     *to += value;
@@ -132,6 +137,7 @@ inline unsigned max_of_warp(unsigned x) {
     }
     return x;
 }
+inline unsigned min_of_warp(unsigned x) { return ~max_of_warp(~x); }
 inline int sum_of_warp(int x) {
     for (int distance = 16; distance; distance /= 2) x += __shfl_xor_sync(0u, x, distance);
     return x;

@@ -43,6 +43,79 @@ pub struct ProductPart {
 /// Matrices of a launch; unused ones have no tiles.
 pub type ProductParts = [ProductPart; 4];
 
+/// The rows of places by expert, `share` of which have the same row of inputs; without an order, 0,
+/// all rows are where they are.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RowOrder {
+    pub order: u64,
+    pub share: i32,
+    pub padding: i32,
+}
+
+/// Every row in its own place.
+pub const OWN_ORDER: RowOrder = RowOrder { order: 0, share: 1, padding: 0 };
+
+/// Rows by expert: tiles of places and the row of each place, as a kernel lists them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ExpertRows {
+    pub tiles: u64,
+    pub order: u64,
+}
+
+/// Bytes of a tile of places.
+pub const EXPERT_TILE: usize = 16;
+/// Most experts of a layer.
+pub const MAX_EXPERTS: usize = 1024;
+/// Warps of a block of products of few rows and experts.
+pub const EXPERT_WARPS: usize = 8;
+
+/// Shared memory of such a block.
+pub const fn experts_shared(bits: usize) -> usize {
+    EXPERT_WARPS * (if bits == 4 { 4 } else { 2 }) * block_bytes(bits)
+}
+
+/// A product of rows and a matrix of floats; `bias` and `stream` may be 0.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct FloatProduct {
+    pub x: u64,
+    pub weights: u64,
+    pub bias: u64,
+    pub stream: u64,
+    pub out: u64,
+    pub rows: i32,
+    pub outputs: i32,
+    pub inputs: i32,
+    pub padding: i32,
+}
+
+/// How a router's logits become a choice of experts and their weights; `bias` may be 0.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RouterParameters {
+    pub bias: u64,
+    pub experts: i32,
+    pub per_token: i32,
+    pub normalize: i32,
+    /// 0 for softmax, 1 for sigmoid.
+    pub scores: i32,
+    pub eps: f32,
+    pub scale: f32,
+    pub groups: i32,
+    pub open_groups: i32,
+}
+
+/// What a token's output is made of besides its experts' outputs; each may be 0.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CombineArrays {
+    pub shared: u64,
+    pub gate: u64,
+    pub stream: u64,
+}
+
 /// A sequence's tokens of a delta rule.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]

@@ -16,6 +16,7 @@ pub(crate) mod tiling;
 mod weight;
 
 pub use affine::Affine;
+pub use float32::float32_values;
 pub use microscaled::{FloatFormat, Microscaled};
 pub use packed::{FloatType, Packed, PackedLayout};
 pub use weight::{Floats, Matmul, Precision, Weight};

@@ -65,7 +65,9 @@ mod tests {
         check("qwen3.5-4b", "Qwen3.5-4B");
         check("qwen3.5-9b", "Qwen3.5-9B");
         check("llama-8b", "Meta-Llama-3.1-8B");
-        assert_eq!(names().len(), 4);
+        check("qwen3-30b", "Qwen3-30B-A3B");
+        check("qwen3.6-35b", "Qwen3.6-35B-A3B");
+        assert_eq!(names().len(), 6);
     }
 
     #[test]

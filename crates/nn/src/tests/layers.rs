@@ -128,7 +128,7 @@ fn unrounded_linear_gives_float32_bits_in_every_precision() {
         let [expected] = project(&x, Some(&pre_norm), [&of()]).map(|out| bits(&out));
         for precision in [Precision::Rounded, Precision::Int8] {
             set_precision(precision);
-            let unrounded = Linear::unrounded(copy(), None);
+            let unrounded = Linear::unrounded(copy(), None).unwrap();
             let [alone] = project(&x, Some(&pre_norm), [&of()]).map(|out| bits(&out));
             assert_ne!(alone, expected, "{precision:?} rounds");
             let [rounded, got] = project(&x, Some(&pre_norm), [&of(), &unrounded]).map(|out| bits(&out));

@@ -9,6 +9,8 @@
 
 mod device;
 mod emulation;
+mod experts;
+mod floats;
 mod layers;
 mod memory;
 mod neighbours;

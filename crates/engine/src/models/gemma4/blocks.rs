@@ -105,7 +105,7 @@ impl ParallelMoe {
         let norm = |name| w.rms_norm(name, hidden, eps);
         let scale = w.float32("router.scale", &[hidden])? * (hidden as f32).powf(-0.5);
         Ok(ParallelMoe {
-            router: Router::Softmax { per_token: c.top_k_experts, normalize: true },
+            router: Router::softmax(c.top_k_experts, true),
             router_norm: RmsNorm::new(scale, eps),
             router_proj: w.router("router.proj", experts, hidden, false)?,
             per_expert_scale: w.float32("router.per_expert_scale", &[experts])?,

@@ -27,34 +27,73 @@ const MIN_TASK_WORK: usize = 32 * 1024;
 
 /// `out` `[rows, n]`, in the order of the rows in `groups.targets`.
 pub(super) fn multiply(x: &[f32], weight: Weight, out: &mut [f32], groups: &RowGroups) {
-    let k = groups.k;
+    with_matrix(weight, groups.k, Multiply { x, out, groups });
+}
+
+/// The numbers that a weight's rows of `k` stand for, as products in float32 multiply them.
+///
+/// # Panics
+/// If `out` is not `[rows, k]`, or the weight is packed for products of integers.
+pub fn float32_values(weight: Weight, out: &mut [f32], k: usize) {
+    weight.check(out.len() / k, k);
+    with_matrix(weight, k, Unpack { out, k });
+}
+
+/// What is done with the rows of a weight, whatever its format.
+trait WithMatrix {
+    fn run<W: WeightMatrix>(self, weight: W);
+}
+
+struct Multiply<'a> {
+    x: &'a [f32],
+    out: &'a mut [f32],
+    groups: &'a RowGroups<'a>,
+}
+
+impl WithMatrix for Multiply<'_> {
+    fn run<W: WeightMatrix>(self, weight: W) {
+        multiply_matrix(self.x, weight, self.out, self.groups);
+    }
+}
+
+struct Unpack<'a> {
+    out: &'a mut [f32],
+    k: usize,
+}
+
+impl WithMatrix for Unpack<'_> {
+    fn run<W: WeightMatrix>(self, weight: W) {
+        for_each_chunk(self.out, self.k, self.out.len(), |row, out| {
+            for (chunk, out) in out.chunks_mut(LANES).enumerate() {
+                out.copy_from_slice(&weight.row(row).lanes(chunk)[..out.len()]);
+            }
+        });
+    }
+}
+
+fn with_matrix(weight: Weight, k: usize, work: impl WithMatrix) {
     match weight {
-        Weight::Dense(Floats::F32(values)) => multiply_matrix(x, DenseMatrix { values, k }, out, groups),
-        Weight::Dense(Floats::F16(values)) => multiply_matrix(x, DenseMatrix { values, k }, out, groups),
-        Weight::Dense(Floats::Bf16(values)) => multiply_matrix(x, DenseMatrix { values, k }, out, groups),
-        Weight::Affine(weight) => multiply_affine(x, weight, out, groups),
+        Weight::Dense(Floats::F32(values)) => work.run(DenseMatrix { values, k }),
+        Weight::Dense(Floats::F16(values)) => work.run(DenseMatrix { values, k }),
+        Weight::Dense(Floats::Bf16(values)) => work.run(DenseMatrix { values, k }),
+        Weight::Affine(weight) => with_affine(weight, k, work),
         Weight::Microscaled(weight) => match weight.format {
-            FloatFormat::Mxfp4 => multiply_matrix(x, MicroscaledMatrix::<4, 32>::new(weight, k), out, groups),
-            FloatFormat::Mxfp8 => multiply_matrix(x, MicroscaledMatrix::<8, 32>::new(weight, k), out, groups),
-            FloatFormat::Nvfp4 => multiply_matrix(x, MicroscaledMatrix::<4, 16>::new(weight, k), out, groups),
+            FloatFormat::Mxfp4 => work.run(MicroscaledMatrix::<4, 32>::new(weight, k)),
+            FloatFormat::Mxfp8 => work.run(MicroscaledMatrix::<8, 32>::new(weight, k)),
+            FloatFormat::Nvfp4 => work.run(MicroscaledMatrix::<4, 16>::new(weight, k)),
         },
         Weight::Packed(_) => panic!("a weight packed for products of integers, in float32"),
     }
 }
 
-fn multiply_affine(x: &[f32], weight: Affine, out: &mut [f32], groups: &RowGroups) {
+fn with_affine(weight: Affine, k: usize, work: impl WithMatrix) {
     let Affine { codes, scales, biases, group_size, bits } = weight;
     let (scales, biases) = (&scales.to_f32()[..], &biases.to_f32()[..]);
-    let (words, row_groups, chunks_per_group) =
-        (groups.k * bits / 32, groups.k / group_size, group_size / LANES);
+    let (words, groups, chunks_per_group) = (k * bits / 32, k / group_size, group_size / LANES);
     macro_rules! with_bits {
         ($($b:literal)*) => {
             match bits {
-                $($b => {
-                    let weight =
-                        AffineMatrix::<$b> { codes, scales, biases, words, groups: row_groups, chunks_per_group };
-                    multiply_matrix(x, weight, out, groups)
-                })*
+                $($b => work.run(AffineMatrix::<$b> { codes, scales, biases, words, groups, chunks_per_group }),)*
                 _ => unreachable!("checked"),
             }
         };

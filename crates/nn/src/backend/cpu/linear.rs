@@ -40,7 +40,7 @@ pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) ->
 pub(crate) fn rows(linear: &Linear, indices: &Array, dtype: Option<mlx::Dtype>) -> Array {
     let dtype = match &linear.weight {
         WeightStorage::Prepacked(weight) => dtype.or(Some(weight.float_dtype())),
-        WeightStorage::Plain(_) | WeightStorage::Device(_) => dtype,
+        WeightStorage::Plain(_) | WeightStorage::Device(_) | WeightStorage::DeviceFloats(_) => dtype,
     };
     let layer = linear.prepared();
     let (Some(dtype), true) = (dtype, layer.weight.has_rows()) else {
@@ -57,7 +57,8 @@ pub(crate) fn rows(linear: &Linear, indices: &Array, dtype: Option<mlx::Dtype>) 
 
 /// See [`StackedLinear::forward`](crate::StackedLinear::forward).
 #[track_caller]
-pub(crate) fn grouped_linear(x: &Array, weight: &Matrix, indices: &Array) -> Array {
+pub(crate) fn grouped_linear(x: &Array, weight: &WeightStorage, indices: &Array) -> Array {
+    let weight = weight.plain();
     let (k, n) = (weight.inputs() as usize, weight.outputs() as usize);
     let (tokens, per_token) = (indices.dim(0), indices.dim(1));
     assert!(
@@ -123,6 +124,16 @@ pub(crate) fn prepack(matrix: Matrix) -> mlx::Result<WeightStorage> {
     Ok(packed.map_or(WeightStorage::Plain(matrix), WeightStorage::Prepacked))
 }
 
+/// Experts are read as they are stored: a row takes few of them.
+pub(crate) fn prepack_stack(stack: Matrix) -> mlx::Result<WeightStorage> {
+    Ok(WeightStorage::Plain(stack))
+}
+
+/// Products in float32 read weights as they are stored.
+pub(crate) fn place_unrounded(matrix: Matrix) -> mlx::Result<WeightStorage> {
+    Ok(WeightStorage::Plain(matrix))
+}
+
 /// An affine matrix in the order in which kernels read it, if they have one for its format.
 fn prepacked(weight: &Quantized) -> mlx::Result<Option<PrepackedMatrix>> {
     let frozen: Vec<FrozenArray> = weight.parts().map(FrozenArray::of).collect();
@@ -170,7 +181,7 @@ impl PreparedLinear {
 
 impl PreparedWeight {
     #[track_caller]
-    fn new(weight: &WeightStorage) -> PreparedWeight {
+    pub(crate) fn new(weight: &WeightStorage) -> PreparedWeight {
         match weight {
             WeightStorage::Plain(Matrix::Dense(weight)) => PreparedWeight::Dense(FrozenArray::of(weight)),
             WeightStorage::Plain(Matrix::Quantized(weight)) => {
@@ -186,7 +197,9 @@ impl PreparedWeight {
                 layout: weight.layout,
                 inputs: weight.inputs as usize,
             },
-            WeightStorage::Device(_) => panic!("the CPU cannot read a matrix on a GPU"),
+            WeightStorage::Device(_) | WeightStorage::DeviceFloats(_) => {
+                panic!("the CPU cannot read a matrix on a GPU")
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use mlx::{
 
 use super::{
     super::cpu,
+    floats::{float_product, gather, place_dense},
     launch::{device, empty, fall_back, launch, resident, resident_f32},
     matrix::DeviceMatrix,
     persistent::{self, queue},
@@ -25,19 +26,27 @@ pub(crate) fn prepack(matrix: Matrix) -> Result<WeightStorage> {
         Matrix::Quantized(weight) if precision() == Precision::Rounded => tiled(weight)?,
         _ => None,
     };
-    match tiled {
-        Some(tiled) => Ok(WeightStorage::Device(tiled)),
+    let placed = match (tiled, &matrix) {
+        (Some(tiled), _) => Some(WeightStorage::Device(tiled)),
+        (None, Matrix::Dense(values)) => place_dense(values)?,
+        (None, Matrix::Quantized(_)) => None,
+    };
+    match placed {
+        Some(placed) => Ok(placed),
         None => {
-            fall_back("weights in another format than affine, 4 or 8 bits, groups of 64, bfloat16 scales");
+            fall_back(
+                "weights in other formats than floats and affine with 4 or 8 bits, groups of 64, bfloat16 scales",
+            );
             cpu::prepack(matrix)
         }
     }
 }
 
-fn tiled(weight: &Quantized) -> Result<Option<DeviceMatrix>> {
+/// A matrix, or a stack of them one after the other, in tiles.
+pub(super) fn tiled(weight: &Quantized) -> Result<Option<DeviceMatrix>> {
     let frozen: Vec<FrozenArray> = weight.parts().map(FrozenArray::of).collect();
     let [codes, scales, biases] = &frozen[..] else { return Ok(None) };
-    if [scales, biases].iter().any(|part| part.dtype() != Dtype::Bfloat16) || weight.codes.ndim() != 2 {
+    if [scales, biases].iter().any(|part| part.dtype() != Dtype::Bfloat16) {
         return Ok(None);
     }
     let affine = Affine {
@@ -47,8 +56,9 @@ fn tiled(weight: &Quantized) -> Result<Option<DeviceMatrix>> {
         group_size: weight.quantization.group_size as usize,
         bits: weight.quantization.bits as usize,
     };
-    let (outputs, inputs) = (weight.codes.dim(0), weight.inputs());
-    let layout = TiledLayout::for_weight(&affine, outputs as usize, inputs as usize);
+    let (outputs, inputs) = (weight.codes.dim(-2), weight.inputs());
+    let features = weight.codes.size() / weight.codes.dim(-1) as usize;
+    let layout = TiledLayout::for_weight(&affine, features, inputs as usize);
     let Some(layout) = layout else { return Ok(None) };
     let mut bytes = vec![0; layout.bytes()];
     layout.pack(affine, &mut bytes);
@@ -78,8 +88,12 @@ impl Linear {
 #[track_caller]
 pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) -> Vec<Array> {
     if linears.iter().any(|linear| linear.on_device().is_none()) || x.size() == 0 {
-        let one = |&linear: &&Linear| match linear.on_device() {
-            Some(_) if x.size() > 0 => project(x, norm, &[linear]).remove(0),
+        let one = |&linear: &&Linear| match &linear.weight {
+            WeightStorage::Device(_) if x.size() > 0 => project(x, norm, &[linear]).remove(0),
+            WeightStorage::DeviceFloats(weights) if x.size() > 0 => {
+                let normed = norm.map(|norm| norm.forward(x));
+                float_product(normed.as_ref().unwrap_or(x), linear, weights, None).astype(x.dtype())
+            }
             _ => cpu::project(x, norm, &[linear]).remove(0),
         };
         return linears.iter().map(one).collect();
@@ -88,7 +102,7 @@ pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) ->
     let rows = x.size() as i32 / inputs.max(1);
     let outs: Vec<Array> = linears.iter().map(|linear| empty(&output_shape(x, linear))).collect();
     let products: Vec<Product> =
-        linears.iter().zip(&outs).map(|(linear, out)| Product { linear, out, stream: None }).collect();
+        linears.iter().zip(&outs).map(|(linear, out)| Product::new(linear, out, None)).collect();
     let source = match norm {
         Some(norm) => Source::Normed { x, norm },
         None => Source::Plain { x },
@@ -117,8 +131,11 @@ pub(crate) fn check_token_ids(tokens: &Array, vocab_size: u32) -> Array {
 /// See [`Linear::rows`].
 #[track_caller]
 pub(crate) fn rows(linear: &Linear, indices: &Array, dtype: Option<Dtype>) -> Array {
-    let Some(matrix) = linear.on_device() else { return cpu::rows(linear, indices, dtype) };
     let n = indices.dim(0);
+    if let (WeightStorage::DeviceFloats(weights), 1..) = (&linear.weight, n) {
+        return gather(weights, indices).astype(dtype.unwrap_or(weights.dtype()));
+    }
+    let Some(matrix) = linear.on_device() else { return cpu::rows(linear, indices, dtype) };
     let out = empty(&[n, matrix.inputs]);
     if n > 0 {
         let ids = resident(indices);

@@ -3,11 +3,13 @@
 use kernels::cuda::TiledLayout;
 use mlx::Array;
 
-/// A matrix in tiles on the device; nothing else can read it.
+/// A matrix, or a stack of them, in tiles on the device; nothing else can read it.
 pub(crate) struct DeviceMatrix {
     /// Uint8.
     pub tiles: Array,
+    /// Of all matrices, one after the other.
     pub layout: TiledLayout,
+    /// Of one matrix.
     pub outputs: i32,
     pub inputs: i32,
 }

@@ -6,10 +6,13 @@
 mod core_attention;
 mod delta_net;
 mod delta_state;
+mod experts;
+mod floats;
 mod launch;
 mod linear;
 mod matrix;
 mod mlp;
+mod moe;
 mod norm;
 mod open;
 mod persistent;
@@ -22,10 +25,13 @@ pub(crate) use self::{
     core_attention::{DeviceAttention, core_attention},
     delta_net::delta_net,
     delta_state::{DeviceDeltaNet, DeviceDraft, DeviceHeads, commit},
+    experts::{expert_outputs, grouped_linear, prepack_stack},
+    floats::place_unrounded,
     launch::{take_fallbacks, zeros},
     linear::{check_token_ids, prepack, project, rows},
     matrix::DeviceMatrix,
-    mlp::feed_forward,
+    mlp::{feed_forward, gated},
+    moe::{combine_experts, route},
     norm::rms_norm,
     open::open,
     residual::{add_gated_norm, add_projected},
@@ -37,6 +43,6 @@ pub use self::{
     sample::{AllowedTokens, PlainDraw, TokenList, sample_plain},
 };
 pub(crate) use super::cpu::{
-    append_kv, attend, attend_both_ways, attend_cached, attend_latent, attend_together, causal_conv, gated,
-    gated_delta, gelu, grouped_linear, layer_norm, quantize, rope, top_k,
+    append_kv, attend, attend_both_ways, attend_cached, attend_latent, attend_together, causal_conv,
+    gated_delta, gelu, layer_norm, quantize, rope, top_k,
 };

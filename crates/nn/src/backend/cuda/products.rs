@@ -6,9 +6,10 @@ use std::{
 };
 
 use kernels::cuda::{
-    InputRow, MAX_SHARED, MEDIUM_FEATURES, MEDIUM_THREADS, OperationKind, ProductPart, ProductParts,
-    QuantizedRows, TILE_FEATURES, TiledLayout, WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES,
-    WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared, medium_warpgroup_shared, warpgroup_shared, wide_shared,
+    InputRow, MAX_SHARED, MEDIUM_FEATURES, MEDIUM_THREADS, OWN_ORDER, OperationKind, ProductPart,
+    ProductParts, QuantizedRows, RowOrder, TILE_FEATURES, TiledLayout, WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS,
+    WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared, medium_warpgroup_shared,
+    warpgroup_shared, wide_shared,
 };
 use mlx::{
     Array,
@@ -21,7 +22,7 @@ use super::{
     persistent::{self, ProductRow, queue, queue_product},
     skinny::{FewRows, Launch, ROW_VARIANTS, Variant},
 };
-use crate::{Linear, RmsNorm};
+use crate::{Activation, Linear, RmsNorm};
 
 /// What rows of inputs are made from.
 #[derive(Clone, Copy)]
@@ -47,11 +48,19 @@ pub(super) enum Source<'a> {
     },
 }
 
+/// An activation as kernels number it.
+pub(super) fn activation_number(activation: Activation) -> i32 {
+    match activation {
+        Activation::Silu => 0,
+        Activation::GeluTanh => 1,
+    }
+}
+
 /// Rows of inputs as integers.
-struct QuantizedInputs {
+pub(super) struct QuantizedInputs {
     integers: Integers,
-    rows: usize,
-    segments: usize,
+    pub rows: usize,
+    pub segments: usize,
     layout: Layout,
 }
 
@@ -82,7 +91,7 @@ impl Integers {
 
 /// How integers lie in memory, as kernels number it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Layout {
+pub(super) enum Layout {
     Few = 0,
     Many = 1,
     /// For warpgroups, as bytes.
@@ -126,15 +135,16 @@ pub fn allow_warpgroups(allowed: bool) {
 
 /// Hopper alone has them.
 #[track_caller]
-fn has_warpgroups() -> bool {
+pub(super) fn has_warpgroups() -> bool {
     device().capability == (9, 0) && WARPGROUPS.load(Ordering::Relaxed)
 }
 
 /// A product to be written to `out`, added to `stream` if there is one.
 pub(super) struct Product<'a> {
-    pub linear: &'a Linear,
-    pub out: &'a Array,
-    pub stream: Option<&'a Array>,
+    matrix: &'a DeviceMatrix,
+    bias: u64,
+    out: &'a Array,
+    stream: Option<&'a Array>,
 }
 
 /// All products of rows of inputs, up to four matrices of the same width of codes in one launch.
@@ -147,10 +157,10 @@ pub(super) fn multiply(source: Source, [rows, inputs]: [i32; 2], products: &[Pro
         return;
     }
     for layout in Layout::ALL {
-        let reads = |product: &&Product| Layout::of(rows as usize, product.matrix().layout) == layout;
+        let reads = |product: &&Product| Layout::of(rows as usize, product.matrix.layout) == layout;
         let own: Vec<&Product> = products.iter().filter(reads).collect();
         if !own.is_empty() {
-            QuantizedInputs::new(source, rows, inputs, layout).multiply(&own);
+            QuantizedInputs::new(source, rows, inputs, layout, OWN_ORDER).multiply(&own);
         }
     }
 }
@@ -165,8 +175,15 @@ const MAX_MEDIUM_ROWS: usize = 64;
 const WIDE_ROWS: usize = 128;
 
 impl QuantizedInputs {
+    /// Of `rows` places, which have the rows of the source in this order.
     #[track_caller]
-    fn new(source: Source, rows: i32, inputs: i32, layout: Layout) -> QuantizedInputs {
+    pub(super) fn new(
+        source: Source,
+        rows: i32,
+        inputs: i32,
+        layout: Layout,
+        places: RowOrder,
+    ) -> QuantizedInputs {
         assert!(inputs % 64 == 0, "{inputs} inputs are not groups of 64");
         let segments = (inputs as usize).div_ceil(512);
         let (rows, groups) = (rows as usize, segments * 8);
@@ -180,14 +197,22 @@ impl QuantizedInputs {
             rows: rows as i32,
             layout: layout as i32,
         };
-        source.quantize(to);
+        source.quantize(to, places);
         QuantizedInputs { integers, rows, segments, layout }
+    }
+
+    pub(super) fn planes(&self) -> u64 {
+        self.integers.planes()
+    }
+
+    pub(super) fn steps(&self) -> u64 {
+        self.integers.steps()
     }
 
     #[track_caller]
     fn multiply(&self, products: &[&Product]) {
         for bits in [4, 8] {
-            let has_bits = |product: &&&Product| product.matrix().layout.bits == bits;
+            let has_bits = |product: &&&Product| product.matrix.layout.bits == bits;
             let own: Vec<&Product> = products.iter().filter(has_bits).copied().collect();
             for products in own.chunks(4) {
                 match self.layout {
@@ -271,8 +296,8 @@ impl QuantizedInputs {
 /// Queues all products of one row as one operation; `false` if they take several.
 #[track_caller]
 fn queue_row(source: Source, products: &[Product]) -> bool {
-    let layout = products[0].matrix().layout;
-    let fits = |own: &Product| own.matrix().layout.bits == 4 && own.matrix().layout.inputs == layout.inputs;
+    let layout = products[0].matrix.layout;
+    let fits = |own: &Product| own.matrix.layout.bits == 4 && own.matrix.layout.inputs == layout.inputs;
     if products.len() > 4 || !products.iter().all(fits) {
         return false;
     }
@@ -323,10 +348,10 @@ fn medium_tile(bits: usize, blocks: usize, rows: usize, multiprocessors: usize) 
 /// several.
 #[track_caller]
 fn multiply_row(source: Source, products: &[Product]) -> bool {
-    let layout = products[0].matrix().layout;
+    let layout = products[0].matrix.layout;
     let (bits, segments, inputs) = (layout.bits, layout.segments(), layout.inputs);
-    let own_launch = products.len() <= 4 && products.iter().all(|own| own.matrix().layout.bits == bits);
-    let tiles: usize = products.iter().map(|product| product.matrix().layout.tiles()).sum();
+    let own_launch = products.len() <= 4 && products.iter().all(|own| own.matrix.layout.bits == bits);
+    let tiles: usize = products.iter().map(|product| product.matrix.layout.tiles()).sum();
     // The row, and the kernel's own memory.
     let row = inputs * 4;
     let fits = |variant: &&Variant| variant.shared(bits, segments, 1) + row + 1024 <= MAX_SHARED;
@@ -359,16 +384,19 @@ impl<'a> Source<'a> {
 
     /// Makes integers of the rows, by the kernels for few or for many.
     #[track_caller]
-    fn quantize(self, to: QuantizedRows) {
+    fn quantize(self, to: QuantizedRows, places: RowOrder) {
         let (arguments, at) = (Arguments::new().with(to), resident_f32);
         let (groups, rows) = (to.groups as usize, to.rows as usize);
-        let many = rows > self.max_few_rows();
+        let many = to.layout != Layout::Few as i32 && (rows > self.max_few_rows() || places.order != 0);
         let grid = [groups / 8, if many { rows.div_ceil(8) } else { rows }, 1];
         match self {
             Source::Plain { x } => {
                 let x = at(x);
-                let name = if many { "quantize_many" } else { "quantize" };
-                launch(name, grid, 256, 0, arguments.with(x.device_address()));
+                let arguments = arguments.with(x.device_address());
+                match many {
+                    true => launch("quantize_many", grid, 256, 0, arguments.with(places)),
+                    false => launch("quantize", grid, 256, 0, arguments),
+                }
             }
             Source::Normed { x, norm } => {
                 let (x, weight) = (at(x), norm.device_weight());
@@ -384,8 +412,10 @@ impl<'a> Source<'a> {
                 let (gate, up) = (at(gate), at(up));
                 let arguments =
                     arguments.with(gate.device_address()).with(up.device_address()).with(activation);
-                let name = if many { "quantize_many_gated" } else { "quantize_gated" };
-                launch(name, grid, 256, 0, arguments);
+                match many {
+                    true => launch("quantize_many_gated", grid, 256, 0, arguments.with(places)),
+                    false => launch("quantize_gated", grid, 256, 0, arguments),
+                }
             }
             Source::GatedNorm { x, gate, norm } => {
                 let (x, gate, weight) = (at(x), at(gate), norm.device_weight());
@@ -426,25 +456,32 @@ impl<'a> Source<'a> {
     }
 }
 
-impl Product<'_> {
-    fn matrix(&self) -> &DeviceMatrix {
-        self.linear.on_device().unwrap_or_else(|| unreachable!("checked by the caller"))
+impl<'a> Product<'a> {
+    #[track_caller]
+    pub(super) fn new(linear: &'a Linear, out: &'a Array, stream: Option<&'a Array>) -> Product<'a> {
+        let matrix = linear.on_device().unwrap_or_else(|| unreachable!("checked by the caller"));
+        Product { matrix, bias: linear.device_bias(), out, stream }
+    }
+
+    /// With each of some matrices.
+    pub(super) fn of_stack(matrix: &'a DeviceMatrix, out: &'a Array) -> Product<'a> {
+        Product { matrix, bias: 0, out, stream: None }
     }
 }
 
 /// The matrices of a launch.
 #[track_caller]
-fn parts<'a>(
+pub(super) fn parts<'a>(
     products: impl IntoIterator<Item = &'a Product<'a>>,
     tiles: impl Fn(&DeviceMatrix) -> usize,
 ) -> ProductParts {
     let mut parts = ProductParts::default();
     for (part, product) in parts.iter_mut().zip(products) {
-        let matrix = product.matrix();
+        let matrix = product.matrix;
         *part = ProductPart {
             weights: matrix.tiles.device_address(),
             out: product.out.device_address(),
-            bias: product.linear.device_bias(),
+            bias: product.bias,
             stream: product.stream.map_or(0, |stream| stream.device_address()),
             features: matrix.outputs,
             tiles: tiles(matrix) as i32,

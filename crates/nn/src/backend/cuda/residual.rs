@@ -1,22 +1,28 @@
 //! Products that are added to the residual stream.
 
-use mlx::Array;
+use mlx::{Array, cuda::Arguments};
 
 use super::{
     super::cpu,
-    launch::{empty, is_f32, resident},
+    floats::float_product,
+    launch::{empty, is_f32, launch, resident, resident_f32},
     linear::output_shape,
     products::{Product, Source, multiply},
 };
-use crate::{Activation, Linear, RmsNorm, residual::ResidualAdd, storage::WeightStorage};
+use crate::{Linear, RmsNorm, residual::ResidualAdd, storage::WeightStorage};
 
 /// `stream + post_norm(linear(x))`.
 #[track_caller]
 pub(crate) fn add_projected(residual: ResidualAdd, x: &Array, linear: &Linear) -> Array {
-    if !matches!(linear.weight, WeightStorage::Device(_)) {
-        return cpu::add_projected(residual, x, linear);
+    match &linear.weight {
+        WeightStorage::Device(_) => add_product(residual, Source::Plain { x }, x, linear),
+        WeightStorage::DeviceFloats(weights) if x.size() > 0 => {
+            let stream = (residual.post_norm.is_none() && is_f32(residual.stream)).then_some(residual.stream);
+            let out = float_product(x, linear, weights, stream);
+            if stream.is_some() { out } else { add(residual, out.astype(residual.stream.dtype())) }
+        }
+        _ => cpu::add_projected(residual, x, linear),
     }
-    add_product(residual, Source::Plain { x }, x, linear)
 }
 
 /// `stream + post_norm(linear(silu(gate) * norm(x)))`, the norm over each head of `x`.
@@ -28,17 +34,30 @@ pub(crate) fn add_gated_norm(
     norm: &RmsNorm,
     linear: &Linear,
 ) -> Array {
-    if !matches!(linear.weight, WeightStorage::Device(_)) {
+    if !linear.weight.is_on_device() {
         return cpu::add_gated_norm(residual, x, gate, norm, linear);
     }
-    let dim = norm.weight.dim(0);
-    if dim % 64 != 0 {
-        let heads = [x.shape(), &[dim]].concat();
-        let heads = x.reshape(&[&heads[..x.ndim() - 1], &[-1, dim]].concat());
-        let normed = cpu::rms_norm(&heads, &norm.weight, norm.eps).reshape(x.shape());
-        return add_projected(residual, &cpu::gated(gate, &normed, Activation::Silu), linear);
+    if norm.weight.dim(0) % 64 != 0 || linear.on_device().is_none() {
+        return add_projected(residual, &gated_norm(x, gate, norm), linear);
     }
     add_product(residual, Source::GatedNorm { x, gate, norm }, x, linear)
+}
+
+/// `silu(gate) * norm(x)`, the norm over each head of `x`.
+#[track_caller]
+fn gated_norm(x: &Array, gate: &Array, norm: &RmsNorm) -> Array {
+    assert_eq!(gate.shape(), x.shape(), "a gate for each value");
+    let (x, gate, out) = (resident_f32(x), resident_f32(gate), empty(x.shape()));
+    let dim = norm.weight.dim(0);
+    let arguments = Arguments::new()
+        .with(x.device_address())
+        .with(gate.device_address())
+        .with(norm.device_weight().device_address())
+        .with(out.device_address())
+        .with(dim)
+        .with(norm.eps);
+    launch("gated_norm", [out.size() / dim as usize, 1, 1], 32, 0, arguments);
+    out
 }
 
 /// The stream with the product of `source`, which has the shape of `x`, added.
@@ -48,11 +67,11 @@ pub(super) fn add_product(residual: ResidualAdd, source: Source, x: &Array, line
     assert_eq!(residual.stream.shape(), out.shape(), "residual stream and block output");
     let size = [x.size() as i32 / x.dim(-1), x.dim(-1)];
     if residual.post_norm.is_some() || !is_f32(residual.stream) {
-        multiply(source, size, &[Product { linear, out: &out, stream: None }]);
+        multiply(source, size, &[Product::new(linear, &out, None)]);
         return add(residual, out.astype(residual.stream.dtype()));
     }
     let stream = resident(residual.stream);
-    multiply(source, size, &[Product { linear, out: &out, stream: Some(&stream) }]);
+    multiply(source, size, &[Product::new(linear, &out, Some(&stream))]);
     out
 }
 

@@ -30,8 +30,8 @@ pub(crate) fn rows(linear: &Linear, indices: &Array, dtype: Option<Dtype>) -> Ar
 }
 
 #[track_caller]
-pub(crate) fn grouped_linear(x: &Array, weight: &Matrix, indices: &Array) -> Array {
-    match weight {
+pub(crate) fn grouped_linear(x: &Array, weight: &WeightStorage, indices: &Array) -> Array {
+    match weight.plain() {
         Matrix::Dense(weight) => {
             let rows = x.reshape(&[x.dim(0), x.dim(1), 1, x.dim(2)]);
             let out = rows.gather_mm(weight, indices);
@@ -45,3 +45,5 @@ pub(crate) fn grouped_linear(x: &Array, weight: &Matrix, indices: &Array) -> Arr
 pub(crate) fn prepack(matrix: Matrix) -> Result<WeightStorage> {
     Ok(WeightStorage::Plain(matrix))
 }
+
+pub(crate) use super::super::cpu::{place_unrounded, prepack_stack};

@@ -1,0 +1,112 @@
+// Products of rows and experts, a row with one expert each: for few tokens. Weights are those of skinny.cu, an expert's
+// tiles after those of the one before; so are the inputs and the arithmetic.
+//
+// A warp has a tile of 16 features of one expert and row. It brings the tile's segments by bulk copies, several at a
+// time, and adds their sums in ascending order.
+#include "experts.cuh"
+
+// Segments of a warp that are on their way together, and warps of a CTA.
+constexpr int expert_depth(int bits) { return bits == 4 ? 4 : 2; }
+constexpr int EXPERT_WARPS = 8;
+
+// A lane's inputs of a group: those of its columns, if it has the row's.
+struct RowGroup {
+    uint4 planes;
+    float2 step;
+};
+
+template <int BITS>
+__device__ __forceinline__ void multiply_row(float2& sum, const unsigned char* block, const RowGroup (&row)[GROUPS]) {
+    const int lane = threadIdx.x & 31, g = lane >> 2;
+    const u32* scales = (const u32*)(block + code_bytes(BITS));
+    float2 acc = make_float2(0, 0);
+#pragma unroll
+    for (int i = 0; i < GROUPS; i++) {
+        u32 a[8];
+        load_codes<BITS>(a, (const uint4*)block, i, lane);
+        const u32 first = scales[i * TILE + g], second = scales[i * TILE + g + 8];
+        const uint4 b = row[i].planes;
+        const float2 step = row[i].step;
+        int c[4] = {0, 0, 0, 0};
+        mma_u8_s8(c, a[0], a[1], a[2], a[3], b.x, b.y);
+        mma_u8_s8(c, a[4], a[5], a[6], a[7], b.z, b.w);
+        const float d0 = __fmul_rn((float)(c[0] * 256 + c[1]), step.x);
+        const float d1 = __fmul_rn((float)(c[2] * 256 + c[3]), step.x);
+        acc.x = __fmaf_rn(low_bf16(first), d0, acc.x);
+        acc.x = __fmaf_rn(high_bf16(first), step.y, acc.x);
+        acc.y = __fmaf_rn(low_bf16(second), d1, acc.y);
+        acc.y = __fmaf_rn(high_bf16(second), step.y, acc.y);
+    }
+    sum.x = sum.x + acc.x, sum.y = sum.y + acc.y;
+}
+
+// Row r of `chosen` has expert chosen[r] and row r / `share` of the inputs, of which there are `rows`. A part's tiles
+// are those of one expert.
+template <int BITS>
+__device__ __forceinline__ void experts(const Parts& parts, const u32* chosen, const uint4* x, const float2* steps,
+                                        int assignments, int share, int rows, int segments) {
+    constexpr int BLOCK = block_bytes(BITS), DEPTH = expert_depth(BITS);
+    DYNAMIC_SHARED(memory);
+    __shared__ __align__(8) u64 barriers[EXPERT_WARPS * DEPTH];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+    unsigned char* ring = memory + warp * DEPTH * BLOCK;
+    const u32 ring_address = shared_address(ring), barrier = shared_address(barriers + warp * DEPTH);
+    const u64 policy = evict_first();
+    const int tiles = all_tiles(parts), all = tiles * assignments, stride = gridDim.x * EXPERT_WARPS;
+    if (lane == 0) {
+        for (int i = 0; i < DEPTH; i++) barrier_init(barrier + i * 8, 1);
+        barrier_fence();
+    }
+    __syncwarp();
+    launch_dependents();
+    wait_for_previous();
+    u32 done = 0;
+#pragma unroll 1
+    for (int at = blockIdx.x + gridDim.x * warp; at < all; at += stride) {
+        const int row = at / tiles;
+        int tile = at % tiles;
+        const Part& part = parts.part[find_part(parts, tile)];
+        const u8* from = part.weights + ((size_t)chosen[row] * part.tiles + tile) * segments * BLOCK;
+        auto fetch = [&](int segment, u32 slot) {
+            barrier_expect(barrier + slot * 8, BLOCK);
+            bulk_copy(ring_address + slot * BLOCK, from + (size_t)segment * BLOCK, BLOCK, barrier + slot * 8, policy);
+        };
+        if (lane == 0) {
+            for (int i = 0; i < min(DEPTH, segments); i++) fetch(i, (done + i) % DEPTH);
+        }
+        const uint4* planes = x + (size_t)(row / share) * segments * GROUPS * 8 + (g & 1) * 4 + t;
+        const float2* own_steps = steps + row / share;
+        float2 sum = make_float2(0, 0);
+#pragma unroll 1
+        for (int segment = 0; segment < segments; segment++, done++) {
+            // Columns 0 and 1 are the row's, sums are those of lanes with t = 0.
+            RowGroup own[GROUPS];
+#pragma unroll
+            for (int i = 0; i < GROUPS; i++) {
+                const int group = segment * GROUPS + i;
+                own[i] = RowGroup{make_uint4(0, 0, 0, 0), make_float2(0, 0)};
+                if (g < 2) own[i].planes = planes[group * 8];
+                if (t == 0) own[i].step = own_steps[(size_t)group * rows];
+            }
+            const u32 slot = done % DEPTH;
+            barrier_wait(barrier + slot * 8, done / DEPTH & 1);
+            multiply_row<BITS>(sum, ring + slot * BLOCK, own);
+            __syncwarp();
+            if (lane == 0 && segment + DEPTH < segments) fetch(segment + DEPTH, slot);
+        }
+        if (t == 0) {
+            write_product(part, row, tile * TILE + g, sum.x);
+            write_product(part, row, tile * TILE + g + 8, sum.y);
+        }
+    }
+}
+
+#define EXPERTS(bits)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(EXPERT_WARPS * 32, 1) experts_few_##bits(                                 \
+        const __grid_constant__ Parts parts, const u32* chosen, const uint4* x, const float2* steps, int assignments,   \
+        int share, int rows, int segments) {                                                                           \
+        experts<bits>(parts, chosen, x, steps, assignments, share, rows, segments);                                    \
+    }
+
+EXPERTS(4)
+EXPERTS(8)

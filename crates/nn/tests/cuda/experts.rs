@@ -1,0 +1,160 @@
+//! Mixtures of experts.
+
+use lanner_nn::{
+    Activation, Experts, Linear, Matrix, MixtureOfExperts, Mlp, Residual, Router, SharedExpert,
+    StackedLinear, quantize,
+};
+use mlx::{
+    Array, Dtype,
+    quant::{Mode, Quantization},
+};
+
+use super::support::{array, bits, check, has_device, is_gpu, linear, norm};
+
+/// Stacked layers of random weights.
+fn stack(seed: u64, [experts, outputs, inputs]: [i32; 3], bits: i32) -> StackedLinear {
+    let weight = array(seed, &[experts, outputs, inputs]).astype(Dtype::Bfloat16);
+    let quantization = Quantization { mode: Mode::Affine, group_size: 64, bits };
+    StackedLinear::prepacked(Matrix::Quantized(quantize(&weight, quantization))).unwrap()
+}
+
+/// A router's product, in float32.
+fn router(seed: u64, experts: i32, inputs: i32, bias: bool) -> Linear {
+    let weight = array(seed, &[experts, inputs]).astype(Dtype::Bfloat16);
+    let quantization = Quantization { mode: Mode::Affine, group_size: 64, bits: 8 };
+    let bias = bias.then(|| array(seed + 1, &[experts]));
+    Linear::unrounded(Matrix::Quantized(quantize(&weight, quantization)), bias).unwrap()
+}
+
+/// Rows `tokens` with different experts each, `[tokens, n]`.
+fn experts_of(tokens: i32, n: i32, experts: i32) -> Array {
+    let expert = |i: i32| ((i / n * 7 + i % n * 3 + i / n / 5) % experts) as u32;
+    let all: Vec<u32> = (0..tokens * n).map(expert).collect();
+    Array::from_slice(&all, &[tokens, n])
+}
+
+fn token_counts() -> Vec<i32> {
+    if is_gpu() { vec![1, 2, 8, 16, 17, 33, 100, 129, 600] } else { vec![1, 3, 40] }
+}
+
+#[test]
+fn products_of_experts_match_the_cpu_with_and_without_warpgroups() {
+    if !has_device() {
+        return;
+    }
+    for warpgroups in [true, false] {
+        lanner_nn::allow_warpgroups(warpgroups);
+        for tokens in token_counts() {
+            for (width, inputs) in [(4, 576), (8, 64), (4, 1088)] {
+                check(&format!("{tokens} rows of {inputs}, {width} bits, warpgroups: {warpgroups}"), || {
+                    let layers = stack(3, [7, 128, inputs], width);
+                    let indices = experts_of(tokens, 2, 7);
+                    let shared = layers.forward(&array(1, &[tokens, 1, inputs]), &indices);
+                    let own = layers.forward(&array(2, &[tokens, 2, inputs]), &indices);
+                    [bits(&shared), bits(&own)]
+                });
+            }
+        }
+    }
+    lanner_nn::allow_warpgroups(true);
+}
+
+/// More rows than tiles of 32 of each expert take, an expert without any row, and one with most.
+#[test]
+fn experts_of_many_tokens_match_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for (tokens, experts) in [(130, 2), (70, 3)] {
+        check(&format!("{tokens} tokens, {experts} experts"), || {
+            let layers = stack(5, [experts, 64, 192], 4);
+            let indices: Vec<u32> = (0..tokens as u32).map(|i| if i % 9 == 0 { 1 } else { 0 }).collect();
+            let indices = Array::from_slice(&indices, &[tokens, 1]);
+            bits(&layers.forward(&array(1, &[tokens, 1, 192]), &indices))
+        });
+    }
+}
+
+#[test]
+fn routers_match_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    let bias = || Some(array(9, &[64]));
+    let routers = [
+        ("softmax", 64, Router::softmax(8, true)),
+        ("softmax without norm", 40, Router::softmax(3, false)),
+        ("sigmoid", 64, Router::sigmoid(6, true, 1e-20, 2.5).with_bias(bias())),
+        ("groups", 64, Router::sigmoid(4, false, 0.0, 1.0).with_bias(bias()).with_groups(8, 3)),
+        ("groups of one", 64, Router::sigmoid(4, true, 0.0, 1.0).with_groups(64, 9)),
+        ("all", 5, Router::softmax(5, true)),
+    ];
+    for (name, experts, router) in routers {
+        for tokens in [1, 7] {
+            check(&format!("{name}, {tokens} tokens"), || {
+                // Every third logit is that of its neighbour.
+                let logits = array(tokens as u64, &[tokens, experts]).to_vec::<f32>().unwrap();
+                let equal = |i: usize| if i % 3 == 1 { logits[i - 1] } else { logits[i] };
+                let logits: Vec<f32> = (0..logits.len()).map(equal).collect();
+                let routing = router.route(&Array::from_slice(&logits, &[tokens, experts]));
+                [routing.experts.to_vec::<u32>().unwrap(), bits(&routing.weights)]
+            });
+        }
+    }
+}
+
+#[test]
+fn products_of_routers_match_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for tokens in [1, 5, 16, 37] {
+        for (experts, inputs) in [(64, 448), (5, 64), (130, 1088)] {
+            check(&format!("{tokens} tokens, {experts} experts of {inputs}"), || {
+                let layer = router(2, experts, inputs, experts == 5);
+                bits(&layer.forward(&array(1, &[tokens, inputs])))
+            });
+        }
+    }
+}
+
+#[test]
+fn mixtures_of_experts_match_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for tokens in token_counts() {
+        for (shared, activation) in [(0, Activation::Silu), (1, Activation::GeluTanh), (2, Activation::Silu)]
+        {
+            check(&format!("{tokens} tokens, shared: {shared}, {activation:?}"), || {
+                let (hidden, inner, experts) = (128, 64, 8);
+                let layers = [
+                    stack(1, [experts, inner, hidden], 4),
+                    stack(2, [experts, inner, hidden], 4),
+                    stack(3, [experts, hidden, inner], if shared == 2 { 8 } else { 4 }),
+                ];
+                let small = |seed, size| linear(seed, size, 4, false);
+                let mlp = || {
+                    let layers =
+                        [small(4, [inner, hidden]), small(5, [inner, hidden]), small(6, [hidden, inner])];
+                    Mlp::new(layers, Activation::Silu)
+                };
+                let shared = match shared {
+                    0 => None,
+                    1 => Some(SharedExpert { mlp: mlp(), gate: None }),
+                    _ => Some(SharedExpert { mlp: mlp(), gate: Some(linear(7, [1, hidden], 8, false)) }),
+                };
+                let block = MixtureOfExperts::new(
+                    router(8, experts, hidden, false),
+                    Router::softmax(3, true),
+                    Experts::new(layers, activation),
+                    shared,
+                );
+                let (x, pre, post) = (array(9, &[tokens, hidden]), norm(10, hidden), norm(11, hidden));
+                let plain = block.add_to(&Residual::new(&x, &pre));
+                let sandwich = block.add_to(&Residual::new(&x, &pre).with_post_norm(&post));
+                [bits(&plain), bits(&sandwich)]
+            });
+        }
+    }
+}
