@@ -94,6 +94,15 @@ fn filtered(prompts: &[Vec<u32>], tokens: usize) -> Vec<Request> {
     plain(prompts, tokens).into_iter().map(request).collect()
 }
 
+/// Requests sampled from the likeliest tokens.
+fn likeliest(prompts: &[Vec<u32>], tokens: usize) -> Vec<Request> {
+    let request = |request: Request| {
+        let sampling = Sampling { temperature: 0.9, top_k: 20, top_p: 0.95, min_p: 0.01, ..request.sampling };
+        Request { sampling, ..request }
+    };
+    plain(prompts, tokens).into_iter().map(request).collect()
+}
+
 /// Requests whose blocks of tokens are cut as thinking is. As there, a block may have all tokens of
 /// the vocabulary but a few.
 fn limited(prompts: &[Vec<u32>], tokens: usize) -> Vec<Request> {
@@ -154,7 +163,12 @@ fn merlin_on_the_gpu_gives_the_answers_of_the_cpu() {
     let tokens = length(6, 200);
     let count = length(2, 3);
     let prompts = &prompts[..count];
-    let kinds = [plain(prompts, tokens), filtered(prompts, tokens), limited(prompts, 2 * tokens)];
+    let kinds = [
+        plain(prompts, tokens),
+        filtered(prompts, tokens),
+        limited(prompts, 2 * tokens),
+        likeliest(prompts, tokens),
+    ];
     let cpu = merlin(Device::Cpu, 64, Speculate::Off, &Arc::default());
     let expected = kinds.each_ref().map(|requests| answers(&cpu, requests));
     assert!(expected[1].iter().flatten().all(|(id, _)| id % 2 == 0), "the constraint was ignored");
@@ -163,15 +177,15 @@ fn merlin_on_the_gpu_gives_the_answers_of_the_cpu() {
         let metrics: Arc<Metrics> = Arc::default();
         let drafts = speculate != Speculate::Off;
         let gpu = merlin(Device::Gpu, chunk, speculate, &metrics);
-        let mut queued = [0; 3];
+        let mut queued = [0; 4];
         for ((requests, expected), queued) in kinds.iter().zip(&expected).zip(&mut queued) {
             let before = metrics.queued_steps.get();
             assert_eq!(&answers(&gpu, requests), expected, "{what}");
             *queued = metrics.queued_steps.get() - before;
         }
-        // Filters and log-probabilities are the CPU's work; a limit is mostly known ahead.
+        // Penalties and log-probabilities are the CPU's work; a limit is mostly known ahead.
         let enough = tokens as u64 - 2;
-        assert!(drafts || (queued[0] >= enough && queued[2] >= enough), "{queued:?}");
+        assert!(drafts || [0, 2, 3].iter().all(|&kind| queued[kind] >= enough), "{queued:?}");
         assert!(drafts || on_gpu || queued[1] == 0, "{queued:?}");
     };
     check("together", 64, Speculate::Off);

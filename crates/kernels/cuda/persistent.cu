@@ -133,8 +133,7 @@ __device__ __forceinline__ void sample_operation(unsigned char* scratch, Argumen
                                               PreviousOperation wait) {
     const Draw& draw = arguments.take<Draw>();
     const float* logits = arguments.take<const float*>();
-    Candidate* parts = arguments.take<Candidate*>();
-    Candidate* best = arguments.take<Candidate*>();
+    const SampleMemory& memory = arguments.take<SampleMemory>();
     u32* arrived = arguments.take<u32*>();
     u32* token = arguments.take<u32*>();
     float* fault = arguments.take<float*>();
@@ -144,9 +143,9 @@ __device__ __forceinline__ void sample_operation(unsigned char* scratch, Argumen
     if (thread_index() >= 256) return;
     const Team<256> team;
     if (finish) {
-        sample_row(team, shared, draw, logits, parts, best, arrived, token, fault, size, blockIdx.x, gridDim.x);
+        sample_row(team, shared, draw, logits, memory, arrived, token, fault, size, blockIdx.x, gridDim.x);
     } else {
-        sample_part(team, shared, draw, logits, parts, size, blockIdx.x, gridDim.x);
+        sample_part(team, shared, draw, logits, memory.parts, size, blockIdx.x, gridDim.x);
     }
 }
 

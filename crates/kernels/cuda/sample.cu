@@ -1,7 +1,7 @@
-// Sampling without filters (sample.cuh), of several rows.
+// Sampling (sample.cuh) of several rows.
 #include "sample.cuh"
 
-constexpr int MAX_DRAWS = 64;
+constexpr int MAX_DRAWS = 48;
 struct Draws {
     Draw row[MAX_DRAWS];
 };
@@ -17,15 +17,16 @@ extern "C" __global__ void __launch_bounds__(256)
                 blockIdx.x, gridDim.x);
 }
 
-// The same grid; best [rows][gridDim.x], arrived, tokens, faults [rows].
+// The same grid; best [rows][gridDim.x], kept [rows][gridDim.x][MAX_KEPT], arrived, tokens, faults [rows].
 extern "C" __global__ void __launch_bounds__(256)
-    sample_finish(const __grid_constant__ Draws draws, const float* logits, const Candidate* parts, Candidate* best,
-                  u32* arrived, u32* tokens, float* faults, int size) {
+    sample_finish(const __grid_constant__ Draws draws, const float* logits, SampleMemory memory, u32* arrived, u32* tokens,
+                  float* faults, int size) {
     __shared__ SampleShared shared;
     launch_dependents();
     wait_for_previous();
     const int row = blockIdx.y;
     const size_t own = (size_t)row * gridDim.x;
-    sample_row(Cta(), shared, draws.row[row], logits + (size_t)row * size, parts + own, best + own, arrived + row,
-               tokens + row, faults + row, size, blockIdx.x, gridDim.x);
+    memory.parts += own, memory.best += own, memory.kept += own * MAX_KEPT;
+    sample_row(Cta(), shared, draws.row[row], logits + (size_t)row * size, memory, arrived + row, tokens + row, faults + row,
+               size, blockIdx.x, gridDim.x);
 }

@@ -62,7 +62,7 @@ pub use parallel::{for_each_chunk, set_threads, threads};
 pub use quantize::quantize_microscaled;
 pub use rope::{RopePairs, RopePositions, rope};
 pub use router::{RouterRule, RouterScores, route};
-pub use sample::{PastToken, SampleError, Sampling, log_sum_exp, probability, sample};
+pub use sample::{PastToken, SampleError, Sampling, log_sum_exp, probability, sample, score_floor};
 pub use scalar::Scalar;
 pub use simd::{SimdLevel, simd_level};
 pub use top_k::top_k;

@@ -76,6 +76,8 @@ pub enum SampleError {
 const LOGIT_BLOCK: usize = 128;
 /// Tokens whose probabilities are summed in float32.
 const SUM_BLOCK: usize = 256;
+/// Up to so many sorted candidates are added one after the other, as GPUs do.
+const ADDED_IN_ORDER: usize = 64;
 /// Candidates examined first where only `top_p` limits them.
 const FIRST_CANDIDATES: usize = 64;
 
@@ -237,7 +239,7 @@ fn draw_token(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u6
         let at = largest.iter().position(|&l| l == max).unwrap_or(0) * LOGIT_BLOCK;
         return (at + logits[at..].iter().position(|&l| l == max).unwrap_or(0)) as u32;
     }
-    let floor = if sampling.min_p > 0.0 { sampling.min_p.ln().min(0.0) } else { f32::NEG_INFINITY };
+    let floor = score_floor(sampling.min_p);
     let scaled = ScaledLogits { logits, largest, max, temperature: sampling.temperature, floor };
     let top_k = if sampling.top_k == 0 { logits.len() } else { sampling.top_k.min(logits.len()) };
     if top_k == logits.len() && sampling.top_p >= 1.0 && sampling.min_p <= 0.0 {
@@ -254,6 +256,11 @@ fn draw_token(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u6
         }
     }
     best.1
+}
+
+/// The least score that `min_p` keeps.
+pub fn score_floor(min_p: f32) -> f32 {
+    if min_p > 0.0 { min_p.ln().min(0.0) } else { f32::NEG_INFINITY }
 }
 
 /// Scores: logits minus the largest, divided by the temperature. Tokens below `floor` are not
@@ -322,7 +329,11 @@ impl ScaledLogits<'_> {
             // Sorted, so that their sum does not depend on the selection.
             keys.sort_unstable();
             let enough = top_p as f64 * self.probability(&keys);
-            let needed = self.needed(&mut keys, enough).unwrap_or(count);
+            let needed = if keys.len() <= ADDED_IN_ORDER {
+                self.needed_in_order(&keys, enough)
+            } else {
+                self.needed(&mut keys, enough).unwrap_or(count)
+            };
             keys.truncate(needed);
         }
         keys
@@ -348,6 +359,17 @@ impl ScaledLogits<'_> {
     /// The sum of `exp(score)`.
     fn probability(&self, keys: &[u64]) -> f64 {
         keys.iter().map(|key| exp(self.score(self.logits[*key as u32 as usize])) as f64).sum()
+    }
+
+    /// How many of sorted keys, at least one, have a total probability of `enough`, added in their
+    /// order; all if all have less.
+    fn needed_in_order(&self, keys: &[u64], enough: f64) -> usize {
+        let mut reached = 0.0;
+        let reaches = |key: &u64| {
+            reached += exp(self.score(self.logits[*key as u32 as usize])) as f64;
+            reached >= enough
+        };
+        keys.iter().position(reaches).map_or(keys.len(), |at| at + 1)
     }
 
     /// How many of the smallest keys, at least one, have a total probability of `enough`; they are

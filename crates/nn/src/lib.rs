@@ -38,8 +38,8 @@ pub use kernels::{read_bandwidth, set_threads, simd_level, threads};
 pub use attention::{KEY_BLOCK, Softmax, append_kv, attend, attend_cached, attend_latent, attend_together};
 pub use backend::{
     cuda::{
-        AllowedTokens, KernelOptions, PlainDraw, TokenList, allow_persistent_kernel, allow_warpgroups,
-        kernel_logs, sample_plain, set_kernel_options,
+        AllowedTokens, KernelOptions, TokenDraw, TokenList, allow_persistent_kernel, allow_warpgroups,
+        kernel_logs, sample_tokens, set_kernel_options,
     },
     take_fallbacks, take_row_calls, use_cuda, use_gpu, use_shapes_only,
 };

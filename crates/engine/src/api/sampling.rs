@@ -51,13 +51,6 @@ impl Default for Sampling {
     }
 }
 
-impl Sampling {
-    /// Whether any of a vocabulary's tokens can be drawn: no filter is on.
-    pub(crate) fn keeps_all(&self, vocab_size: usize) -> bool {
-        (self.top_k == 0 || self.top_k >= vocab_size) && self.top_p >= 1.0 && self.min_p <= 0.0
-    }
-}
-
 /// Builds a kernel's parameters: those that it shares with [`Sampling`] by name, and its own.
 macro_rules! with_parameters {
     ($sampling:expr, $($kernel:ident)::+ { $($own:tt)* }) => {

@@ -1,33 +1,40 @@
-//! Samples on an NVIDIA GPU, where the logits are, for draws without filters whose mask is a short
-//! list; gives the CPU's tokens.
+//! Samples on an NVIDIA GPU, where the logits are, for draws from few or all tokens whose mask is a
+//! short list; gives the CPU's tokens.
 
 use mlx::Array;
-use nn::{AllowedTokens, PlainDraw, TokenList};
+use nn::{AllowedTokens, TokenDraw, TokenList};
 
 use super::{Draw, SampleOutput};
 use crate::api::TokenSet;
 
-/// `None` if the logits are elsewhere or a draw has a filter.
+/// `None` if the logits are elsewhere or a draw is not one of those.
 pub(super) fn sample(logits: &Array, draws: &[(Draw, Vec<Array>)]) -> Option<SampleOutput> {
     let vocab_size = logits.dim(1) as usize;
-    let plain: Option<Vec<PlainDraw>> = draws.iter().map(|(draw, _)| draw.as_plain(vocab_size)).collect();
-    let [tokens, faults] = nn::sample_plain(logits, &plain?)?;
+    let draws: Option<Vec<TokenDraw>> = draws.iter().map(|(draw, _)| draw.on_device(vocab_size)).collect();
+    let [tokens, faults] = nn::sample_tokens(logits, &draws?)?;
     Some(SampleOutput { tokens, faults })
 }
 
 impl Draw {
-    /// `None` unless it draws by the tokens' own logits, from all of them or nearly all or a few.
-    fn as_plain(&self, vocab_size: usize) -> Option<PlainDraw> {
+    /// `None` unless it draws by the tokens' own logits, from all of them or nearly all or a few, and
+    /// of these from all or the likeliest few.
+    fn on_device(&self, vocab_size: usize) -> Option<TokenDraw> {
         let sampling = &self.sampling;
         let own = self.bias.is_empty() && self.history.is_none();
-        if !own || !(sampling.keeps_all(vocab_size) || sampling.temperature == 0.0) {
+        let top_k = if sampling.top_k >= vocab_size { 0 } else { sampling.top_k };
+        // The probability of the likeliest is known only if they are few.
+        let few = top_k <= TokenDraw::MOST_KEPT && (top_k > 0 || sampling.top_p >= 1.0);
+        if !own || !(few || sampling.temperature == 0.0) {
             return None;
         }
         let words = self.allowed.as_ref().and_then(TokenSet::words);
-        Some(PlainDraw {
+        Some(TokenDraw {
             temperature: sampling.temperature,
             seed: sampling.seed,
             position: self.position,
+            top_k,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
             allowed: words.map_or(Some(AllowedTokens::All), |words| listed(words, vocab_size))?,
         })
     }

@@ -272,12 +272,33 @@ pub struct DrawParameters {
     /// How many of `ids` are valid; only these may be chosen, or if negative all but these. 0: all.
     pub listed: i32,
     pub ids: [u32; MAX_LISTED],
+    /// Scores below it are no candidates.
+    pub floor: f32,
+    /// The likeliest so many are kept, at most [`MAX_KEPT`]; 0: all.
+    pub top_k: i32,
+    pub top_p: f32,
 }
+
+/// Memory that the blocks of rows share.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SampleMemory {
+    pub parts: u64,
+    pub best: u64,
+    /// Keys of [`MAX_KEPT`] tokens for each block, of 8 bytes.
+    pub kept: u64,
+}
+
+/// Most tokens that `top_k` keeps on the device, and most blocks that sample a row.
+pub const MAX_KEPT: usize = 64;
+pub const MAX_SAMPLING_BLOCKS: usize = 256;
 
 /// Most tokens in a list of tokens that may be chosen or may not.
 pub const MAX_LISTED: usize = 8;
 
-pub type DrawList = [DrawParameters; 64];
+/// Most rows of a launch.
+pub const MAX_DRAWS: usize = 48;
+pub type DrawList = [DrawParameters; MAX_DRAWS];
 
 /// Bytes of a candidate of sampling.
 pub const CANDIDATE_BYTES: usize = 16;

@@ -2,7 +2,7 @@
 
 use kernels::{Sampling, sample};
 use lanner_nn::{
-    AllowedTokens, CoreAttention, KvBuffer, KvRow, PlainDraw, Rope, RopePairs, TokenList, sample_plain,
+    AllowedTokens, CoreAttention, KvBuffer, KvRow, Rope, RopePairs, TokenDraw, TokenList, sample_tokens,
 };
 use mlx::Array;
 
@@ -132,39 +132,60 @@ fn sampling_matches_the_cpu() {
             (0.0, 1, 5, AllowedTokens::Only(list(&[last, 2]))),
             (1.5, 6, 2, AllowedTokens::Only(list(&[1]))),
         ];
-        let draws = draws.map(|(temperature, seed, position, allowed)| PlainDraw {
+        let draws = draws.map(|(temperature, seed, position, allowed)| TokenDraw {
             temperature,
             seed,
             position,
             allowed,
+            ..TokenDraw::GREEDY
         });
-        check(&format!("{size} tokens"), || {
-            let array = Array::from_slice(&logits, &[rows as i32, size as i32]);
-            // On the device only after an operation there.
-            let on_device = mlx::cuda::device().filter(|_| mlx::cuda::in_use());
-            let placed = on_device.map(|device| device.resident(&array).unwrap());
-            match sample_plain(placed.as_deref().unwrap_or(&array), &draws) {
-                Some([tokens, faults]) => {
-                    assert!(faults.to_vec::<f32>().unwrap().iter().all(|fault| *fault == 0.0));
-                    tokens.to_vec::<u32>().unwrap()
-                }
-                None => draws
-                    .iter()
-                    .zip(logits.chunks(size))
-                    .map(|(draw, logits)| {
-                        let mask = mask(draw.allowed, size as u32);
-                        let sampling = Sampling {
-                            temperature: draw.temperature,
-                            seed: draw.seed,
-                            allowed: mask.as_deref(),
-                            ..Sampling::GREEDY
-                        };
-                        sample(logits, &sampling, draw.position).unwrap()
-                    })
-                    .collect(),
-            }
-        });
+        check_draws(&format!("{size} tokens"), &logits, &draws);
+        for (top_k, top_p, min_p) in [(1, 1.0, 0.0), (20, 0.95, 0.0), (64, 0.5, 0.05), (0, 1.0, 0.2)] {
+            let draws = draws.map(|draw| TokenDraw { top_k, top_p, min_p, ..draw });
+            let what = format!("{size} tokens, top_k {top_k}, top_p {top_p}, min_p {min_p}");
+            check_draws(&what, &logits, &draws);
+            // A row alone is an operation of the persistent kernel.
+            check_draws(&format!("{what}, a row"), &logits[size..2 * size], &draws[1..2]);
+        }
+        // The first ones of equal tokens are kept.
+        let draws = draws.map(|draw| TokenDraw { top_k: 5, top_p: 0.7, temperature: 1.0, ..draw });
+        check_draws(&format!("{size} equal tokens"), &vec![1.5; rows * size], &draws);
     }
+}
+
+/// Compares draws, each from a row of logits.
+#[track_caller]
+fn check_draws(what: &str, logits: &[f32], draws: &[TokenDraw]) {
+    let (rows, size) = (draws.len(), logits.len() / draws.len());
+    check(what, || {
+        let array = Array::from_slice(logits, &[rows as i32, size as i32]);
+        // On the device only after an operation there.
+        let on_device = mlx::cuda::device().filter(|_| mlx::cuda::in_use());
+        let placed = on_device.map(|device| device.resident(&array).unwrap());
+        match sample_tokens(placed.as_deref().unwrap_or(&array), draws) {
+            Some([tokens, faults]) => {
+                assert!(faults.to_vec::<f32>().unwrap().iter().all(|fault| *fault == 0.0));
+                tokens.to_vec::<u32>().unwrap()
+            }
+            None => {
+                draws.iter().zip(logits.chunks(size)).map(|(draw, logits)| on_the_cpu(draw, logits)).collect()
+            }
+        }
+    });
+}
+
+fn on_the_cpu(draw: &TokenDraw, logits: &[f32]) -> u32 {
+    let mask = mask(draw.allowed, logits.len() as u32);
+    let sampling = Sampling {
+        temperature: draw.temperature,
+        seed: draw.seed,
+        allowed: mask.as_deref(),
+        top_k: draw.top_k,
+        top_p: draw.top_p,
+        min_p: draw.min_p,
+        ..Sampling::GREEDY
+    };
+    sample(logits, &sampling, draw.position).unwrap()
 }
 
 /// The bits of the allowed tokens.

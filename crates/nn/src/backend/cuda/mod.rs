@@ -40,7 +40,7 @@ pub use self::{
     open::{KernelOptions, kernel_logs, set_kernel_options},
     persistent::allow_persistent_kernel,
     products::allow_warpgroups,
-    sample::{AllowedTokens, PlainDraw, TokenList, sample_plain},
+    sample::{AllowedTokens, TokenDraw, TokenList, sample_tokens},
 };
 pub(crate) use super::cpu::{
     append_kv, attend, attend_both_ways, attend_cached, attend_latent, attend_together, causal_conv,
