@@ -241,7 +241,7 @@ fn has_kernels(checkpoint: &Checkpoint) -> Result<bool> {
         Some(random) => random.quantization,
         None => QuantizationConfig::default_format(&checkpoint.config()?),
     };
-    Ok(format.is_some_and(|q| q.mode == Mode::Affine && q.group_size == 64 && matches!(q.bits, 4 | 8)))
+    Ok(format.is_some_and(|q| q.mode == Mode::Affine && matches!(q.group_size, 64 | 128)))
 }
 
 /// On the CPU activations are float32 unless `dtype` says otherwise: the kernels compute in it, and

@@ -19,7 +19,7 @@ impl Weights {
         let with_last = |last: i32| [rows, &[last]].concat();
         let [weight, scales, biases] = PARTS.map(|part| format!("{name}.{part}"));
         if let Some(random) = self.store.random {
-            return self.random_matrix(random, name, shape);
+            return Ok(self.random_matrix(random, name, shape)?.in_kernel_groups());
         }
         if !self.has(&scales) {
             self.check_declared(&weight, None)?;
@@ -52,7 +52,7 @@ impl Weights {
             }
             _ => (scales, None),
         };
-        Ok(Matrix::Quantized(Quantized { codes, scales, biases, quantization }))
+        Ok(Matrix::Quantized(Quantized { codes, scales, biases, quantization }).in_kernel_groups())
     }
 
     /// Compares a matrix's stored format with config.json's.

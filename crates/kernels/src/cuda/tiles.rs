@@ -14,7 +14,8 @@ const GROUP: usize = 64;
 /// Tiles are padded to a multiple of this many: what a block of many rows takes at once.
 const TILES_TOGETHER: usize = 8;
 
-/// The size of a matrix `[features, inputs]` in tiles, of codes of 4 or 8 bits in groups of 64.
+/// The size of a matrix `[features, inputs]` in tiles, of codes of 4 or 8 bits in groups of 64. Narrower
+/// codes are stored in one of these widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TiledLayout {
     pub bits: usize,
@@ -35,7 +36,8 @@ impl TiledLayout {
     pub fn for_weight(weight: &Affine, features: usize, inputs: usize) -> Option<TiledLayout> {
         let Affine { scales, biases, group_size, bits, .. } = *weight;
         let (Floats::Bf16(scales), Floats::Bf16(biases)) = (scales, biases) else { return None };
-        let reads = group_size == GROUP && [4, 8].contains(&bits);
+        let reads = group_size == GROUP;
+        let bits = if bits <= 4 { 4 } else { 8 };
         let fits = |number: &bf16| {
             let bits = number.to_bits() & 0x7fff;
             bits == 0 || HALF_SCALES.contains(&(bits >> 7))
@@ -101,27 +103,29 @@ impl TiledLayout {
 
     /// The codes of a row into its tile.
     fn pack_row(self, weight: &Affine, row: usize, tile: &mut [u8]) {
-        let (words, per_word) = (self.inputs * self.bits / 32, 32 / self.bits);
+        let words = self.inputs * weight.bits / 32;
+        let codes = &weight.codes[row * words..][..words];
         let (lane, upper) = (row % 8 * 4, row % TILE_FEATURES / 8);
-        for (w, word) in weight.codes[row * words..][..words].iter().enumerate() {
-            for c in 0..per_word {
-                let input = w * per_word + c;
-                let block = input / SEGMENT * self.block_bytes();
-                let (group, i) = (input % SEGMENT / GROUP, input % GROUP);
-                let lane = lane + i % 16 / 4;
-                if self.bits == 4 {
-                    let at = block + group * 512 + lane * 16 + (upper * 2 + i / 32) * 4 + i % 4;
-                    tile[at] |= ((word >> (4 * c) & 15) << (i % 32 / 16 * 4)) as u8;
-                } else {
-                    let at = block
-                        + group * 1024
-                        + i / 32 * 512
-                        + lane * 16
-                        + (i % 32 / 16 * 2 + upper) * 4
-                        + i % 4;
-                    tile[at] = (word >> (8 * c)) as u8;
-                }
+        for input in 0..self.inputs {
+            let code = code_at(codes, input, weight.bits);
+            let block = input / SEGMENT * self.block_bytes();
+            let (group, i) = (input % SEGMENT / GROUP, input % GROUP);
+            let lane = lane + i % 16 / 4;
+            if self.bits == 4 {
+                let at = block + group * 512 + lane * 16 + (upper * 2 + i / 32) * 4 + i % 4;
+                tile[at] |= code << (i % 32 / 16 * 4);
+            } else {
+                let at =
+                    block + group * 1024 + i / 32 * 512 + lane * 16 + (i % 32 / 16 * 2 + upper) * 4 + i % 4;
+                tile[at] = code;
             }
         }
     }
+}
+
+/// Code `index` of a row, which may cross words.
+fn code_at(codes: &[u32], index: usize, bits: usize) -> u8 {
+    let (word, shift) = (index * bits / 32, index * bits % 32);
+    let next = if shift + bits > 32 { u64::from(codes[word + 1]) } else { 0 };
+    ((u64::from(codes[word]) | next << 32) >> shift & ((1 << bits) - 1)) as u8
 }

@@ -2,7 +2,7 @@
 
 use mlx::Array;
 
-use super::support::{Random, bits, check_unrecorded, has_device, is_gpu, linear};
+use super::support::{Random, bits, check_unrecorded, has_device, is_gpu, linear_in_groups};
 
 /// Outputs to compare of each format: LANNER_PRODUCTS, else a million on a GPU.
 fn outputs() -> usize {
@@ -15,8 +15,8 @@ fn random_products_match_the_cpu() {
     if !has_device() {
         return;
     }
-    for width in [4, 8] {
-        let (mut random, mut compared, mut cases) = (Random::new(width as u64), 0, 0);
+    for format in [[4, 64], [8, 64], [2, 64], [3, 64], [5, 64], [6, 64], [4, 128], [3, 128]] {
+        let (mut random, mut compared, mut cases) = (Random::new(format[0] as u64), 0, 0);
         while compared < outputs() {
             let rows = match random.between(0, 3) {
                 0 => 1,
@@ -24,19 +24,19 @@ fn random_products_match_the_cpu() {
                 2 => random.between(9, 64),
                 _ => random.between(65, if is_gpu() { 300 } else { 70 }),
             };
-            let inputs = 64 * random.between(1, if is_gpu() { 80 } else { 10 });
+            let inputs = format[1] * random.between(1, if is_gpu() { 60 } else { 8 });
             let size = [random.between(1, if is_gpu() { 700 } else { 40 }), inputs];
             let (seed, spread, bias) = (random.next(), 6 * random.between(0, 4), random.between(0, 1) == 0);
-            let what = format!("{rows} rows, {size:?}, {width} bits, spread {spread}, seed {seed}");
+            let what = format!("{rows} rows, {size:?}, {format:?}, spread {spread}, seed {seed}");
             check_unrecorded(&what, || {
-                let layer = linear(seed, size, width, bias);
+                let layer = linear_in_groups(seed, size, format, bias);
                 let x = spread_numbers(seed, (rows * inputs) as usize, spread);
                 bits(&layer.forward(&Array::from_slice(&x, &[rows, inputs])))
             });
             compared += (rows * size[0]) as usize;
             cases += 1;
         }
-        println!("{width} bits: {compared} outputs of {cases} products");
+        println!("{} bits, groups of {}: {compared} outputs of {cases} products", format[0], format[1]);
     }
 }
 

@@ -122,10 +122,19 @@ pub(crate) fn array(seed: u64, shape: &[i32]) -> Array {
 }
 
 /// A quantised layer of random weights.
-pub(crate) fn linear(seed: u64, [outputs, inputs]: [i32; 2], bits: i32, bias: bool) -> Linear {
+pub(crate) fn linear(seed: u64, size: [i32; 2], bits: i32, bias: bool) -> Linear {
+    linear_in_groups(seed, size, [bits, 64], bias)
+}
+
+pub(crate) fn linear_in_groups(
+    seed: u64,
+    [outputs, inputs]: [i32; 2],
+    [bits, group_size]: [i32; 2],
+    bias: bool,
+) -> Linear {
     let weight = array(seed, &[outputs, inputs]).astype(Dtype::Bfloat16);
-    let quantization = Quantization { mode: Mode::Affine, group_size: 64, bits };
-    let weight = Matrix::Quantized(quantize(&weight, quantization));
+    let quantization = Quantization { mode: Mode::Affine, group_size, bits };
+    let weight = Matrix::Quantized(quantize(&weight, quantization)).in_kernel_groups();
     Linear::prepacked(weight, bias.then(|| array(seed + 1, &[outputs]))).unwrap()
 }
 

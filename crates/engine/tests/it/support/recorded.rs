@@ -118,7 +118,9 @@ pub(crate) fn check_each(folders: &[PathBuf], mut check: impl FnMut(&Path) -> Re
 }
 
 pub(crate) fn options(options: Options) -> Options {
-    Options { device: Some(Device::Cpu), dtype: Some(Dtype::Float32), ..options }
+    let gpu = std::env::var_os("LANNER_GPU").is_some();
+    let device = if gpu { Device::Gpu } else { Device::Cpu };
+    Options { device: Some(device), dtype: Some(Dtype::Float32), ..options }
 }
 
 fn load(folder: &Path, with: Options) -> Result<Engine, String> {

@@ -39,8 +39,8 @@ pub(crate) fn prepack_stack(stack: Matrix) -> Result<WeightStorage> {
         Some(tiled) => Ok(WeightStorage::Device(tiled)),
         None => {
             fall_back(
-                "experts in another format than affine, 4 or 8 bits, groups of 64, bfloat16 scales, outputs a \
-                 multiple of 64",
+                "experts in another format than affine, groups of 64 or 128, bfloat16 scales, outputs a multiple of \
+                 64",
             );
             cpu::prepack_stack(stack)
         }

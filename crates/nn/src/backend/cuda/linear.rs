@@ -35,7 +35,7 @@ pub(crate) fn prepack(matrix: Matrix) -> Result<WeightStorage> {
         Some(placed) => Ok(placed),
         None => {
             fall_back(
-                "weights in other formats than floats and affine with 4 or 8 bits, groups of 64, bfloat16 scales",
+                "weights in other formats than floats and affine with groups of 64 or 128, bfloat16 scales",
             );
             cpu::prepack(matrix)
         }
