@@ -40,11 +40,16 @@ __device__ __forceinline__ void multiply_row(float2& sum, const unsigned char* b
     sum.x = sum.x + acc.x, sum.y = sum.y + acc.y;
 }
 
-// Row r of `chosen` has expert chosen[r] and row r / `share` of the inputs, of which there are `rows`. A part's tiles
-// are those of one expert.
+// `stacks` stacks and, for rows of an expert that all tokens have, as many matrices, each of the size of an expert. Row r
+// of the first `assignments` has expert chosen[r] and row r / `share` of the inputs, of which there are `rows`; after
+// them `shared` rows have the matrices and the inputs from `shared_inputs` on.
+struct ExpertRowCounts {
+    int stacks, assignments, shared, share, shared_inputs, rows, segments;
+};
+
 template <int BITS>
 __device__ __forceinline__ void experts(const Parts& parts, const u32* chosen, const uint4* x, const float2* steps,
-                                        int assignments, int share, int rows, int segments) {
+                                        const ExpertRowCounts& counts) {
     constexpr int BLOCK = block_bytes(BITS), DEPTH = expert_depth(BITS);
     DYNAMIC_SHARED(memory);
     __shared__ __align__(8) u64 barriers[EXPERT_WARPS * DEPTH];
@@ -52,7 +57,11 @@ __device__ __forceinline__ void experts(const Parts& parts, const u32* chosen, c
     unsigned char* ring = memory + warp * DEPTH * BLOCK;
     const u32 ring_address = shared_address(ring), barrier = shared_address(barriers + warp * DEPTH);
     const u64 policy = evict_first();
-    const int tiles = all_tiles(parts), all = tiles * assignments, stride = gridDim.x * EXPERT_WARPS;
+    int tiles = 0;
+#pragma unroll
+    for (int i = 0; i < MAX_PARTS; i++) tiles += i < counts.stacks ? parts.part[i].tiles : 0;
+    const int all = tiles * (counts.assignments + counts.shared), stride = gridDim.x * EXPERT_WARPS;
+    const int segments = counts.segments;
     if (lane == 0) {
         for (int i = 0; i < DEPTH; i++) barrier_init(barrier + i * 8, 1);
         barrier_fence();
@@ -65,8 +74,10 @@ __device__ __forceinline__ void experts(const Parts& parts, const u32* chosen, c
     for (int at = blockIdx.x + gridDim.x * warp; at < all; at += stride) {
         const int row = at / tiles;
         int tile = at % tiles;
-        const Part& part = parts.part[find_part(parts, tile)];
-        const u8* from = part.weights + ((size_t)chosen[row] * part.tiles + tile) * segments * BLOCK;
+        const bool is_shared = row >= counts.assignments;
+        const Part& part = parts.part[find_part(parts, tile) + (is_shared ? counts.stacks : 0)];
+        const size_t expert = is_shared ? 0 : chosen[row];
+        const u8* from = part.weights + (expert * part.tiles + tile) * segments * BLOCK;
         auto fetch = [&](int segment, u32 slot) {
             barrier_expect(barrier + slot * 8, BLOCK);
             bulk_copy(ring_address + slot * BLOCK, from + (size_t)segment * BLOCK, BLOCK, barrier + slot * 8, policy);
@@ -74,8 +85,9 @@ __device__ __forceinline__ void experts(const Parts& parts, const u32* chosen, c
         if (lane == 0) {
             for (int i = 0; i < min(DEPTH, segments); i++) fetch(i, (done + i) % DEPTH);
         }
-        const uint4* planes = x + (size_t)(row / share) * segments * GROUPS * 8 + (g & 1) * 4 + t;
-        const float2* own_steps = steps + row / share;
+        const int input = is_shared ? counts.shared_inputs + row - counts.assignments : row / counts.share;
+        const uint4* planes = x + (size_t)input * segments * GROUPS * 8 + (g & 1) * 4 + t;
+        const float2* own_steps = steps + input;
         float2 sum = make_float2(0, 0);
 #pragma unroll 1
         for (int segment = 0; segment < segments; segment++, done++) {
@@ -86,7 +98,7 @@ __device__ __forceinline__ void experts(const Parts& parts, const u32* chosen, c
                 const int group = segment * GROUPS + i;
                 own[i] = RowGroup{make_uint4(0, 0, 0, 0), make_float2(0, 0)};
                 if (g < 2) own[i].planes = planes[group * 8];
-                if (t == 0) own[i].step = own_steps[(size_t)group * rows];
+                if (t == 0) own[i].step = own_steps[(size_t)group * counts.rows];
             }
             const u32 slot = done % DEPTH;
             barrier_wait(barrier + slot * 8, done / DEPTH & 1);
@@ -103,9 +115,9 @@ __device__ __forceinline__ void experts(const Parts& parts, const u32* chosen, c
 
 #define EXPERTS(bits)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(EXPERT_WARPS * 32, 1) experts_few_##bits(                                 \
-        const __grid_constant__ Parts parts, const u32* chosen, const uint4* x, const float2* steps, int assignments,   \
-        int share, int rows, int segments) {                                                                           \
-        experts<bits>(parts, chosen, x, steps, assignments, share, rows, segments);                                    \
+        const __grid_constant__ Parts parts, const u32* chosen, const uint4* x, const float2* steps,                   \
+        ExpertRowCounts counts) {                                                                                      \
+        experts<bits>(parts, chosen, x, steps, counts);                                                                \
     }
 
 EXPERTS(4)

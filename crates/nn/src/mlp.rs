@@ -11,7 +11,7 @@ pub struct Mlp {
     gate_proj: Linear,
     up_proj: Linear,
     down_proj: Linear,
-    activation: Activation,
+    pub(crate) activation: Activation,
 }
 
 impl Mlp {
@@ -32,7 +32,7 @@ impl Mlp {
         on_backend!(feed_forward(x.stream, norm, self.linears(), self.activation, add))
     }
 
-    fn linears(&self) -> [&Linear; 3] {
+    pub(crate) fn linears(&self) -> [&Linear; 3] {
         [&self.gate_proj, &self.up_proj, &self.down_proj]
     }
 }

@@ -91,22 +91,35 @@ impl Experts {
     /// `[tokens, hidden]` through each token's experts, weighted and summed.
     #[track_caller]
     pub fn forward(&self, x: &Array, routing: &Routing) -> Array {
-        routing.combine(&self.outputs(x, routing))
+        routing.combine(&self.outputs(x, routing, None).routed)
     }
 
-    /// What each expert of a token computes, `[tokens, n, hidden]`.
     #[track_caller]
-    fn outputs(&self, x: &Array, routing: &Routing) -> Array {
-        on_backend!(expert_outputs(x, self, &routing.experts))
+    fn outputs(&self, x: &Array, routing: &Routing, shared: Option<&Mlp>) -> ExpertOutputs {
+        on_backend!(expert_outputs(x, self, &routing.experts, shared))
     }
+}
+
+/// What the experts of tokens compute.
+pub(crate) struct ExpertOutputs {
+    /// Those that a router chose, `[tokens, n, hidden]`.
+    pub routed: Array,
+    /// The one of all tokens, `[tokens, hidden]`.
+    pub shared: Option<Array>,
 }
 
 /// The same by a product after another.
 #[track_caller]
-pub(crate) fn expert_products(x: &Array, experts: &Experts, indices: &Array) -> Array {
+pub(crate) fn expert_products(
+    x: &Array,
+    experts: &Experts,
+    indices: &Array,
+    shared: Option<&Mlp>,
+) -> ExpertOutputs {
     let rows = x.reshape(&[x.dim(0), 1, x.dim(1)]);
     let [gate, up] = [&experts.gate_proj, &experts.up_proj].map(|layers| layers.forward(&rows, indices));
-    experts.down_proj.forward(&gated(&gate, &up, experts.activation), indices)
+    let routed = experts.down_proj.forward(&gated(&gate, &up, experts.activation), indices);
+    ExpertOutputs { routed, shared: shared.map(|mlp| mlp.forward(x)) }
 }
 
 impl Routing {
@@ -164,13 +177,13 @@ impl MixtureOfExperts {
     pub fn add_to(&self, x: &Residual) -> Array {
         let normed = &x.normed();
         let routing = self.router.route(&self.router_proj.forward(normed));
-        let shared = self.shared.as_ref().map(|shared| shared.mlp.forward(normed));
         let gate = self.shared.as_ref().and_then(|shared| Some(shared.gate.as_ref()?.forward(normed)));
-        let outputs = self.experts.outputs(normed, &routing);
+        let shared = self.shared.as_ref().map(|shared| &shared.mlp);
+        let outputs = self.experts.outputs(normed, &routing, shared);
         let add = x.to_add();
         let stream = add.post_norm.is_none().then_some(add.stream);
-        let with = CombineWith { shared: shared.as_ref(), gate: gate.as_ref(), stream };
-        let out = routing.combine_with(&outputs, with);
+        let with = CombineWith { shared: outputs.shared.as_ref(), gate: gate.as_ref(), stream };
+        let out = routing.combine_with(&outputs.routed, with);
         if stream.is_some() { out } else { x.add(out) }
     }
 }

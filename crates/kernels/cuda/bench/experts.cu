@@ -107,12 +107,14 @@ void measure(int tokens) {
         time("integers", tokens, [&](int) { quantize<<<dim3(HIDDEN / SEGMENT, tokens), 256>>>(wide, x); });
         time("gate and up", tokens, [&](int layer) {
             set(layer);
-            kernel<<<sms, 256, shared>>>(both, chosen, (const uint4*)planes, steps, count, PER_TOKEN, tokens, HIDDEN / SEGMENT);
+            const ExpertRowCounts counts{2, count, 0, PER_TOKEN, 0, tokens, HIDDEN / SEGMENT};
+            kernel<<<sms, 256, shared>>>(both, chosen, (const uint4*)planes, steps, counts);
         });
         time("gated integers", tokens, [&](int) { quantize_gated<<<dim3(INNER / SEGMENT, count), 256>>>(narrow, gate, up, 0); });
         time("down", tokens, [&](int layer) {
             set(layer);
-            kernel<<<sms, 256, shared>>>(down, chosen, (const uint4*)planes, steps, count, 1, count, INNER / SEGMENT);
+            const ExpertRowCounts counts{1, count, 0, 1, 0, count, INNER / SEGMENT};
+            kernel<<<sms, 256, shared>>>(down, chosen, (const uint4*)planes, steps, counts);
         });
     } else {
         using Narrow = MediumTiling<4, 1, 0, true>;

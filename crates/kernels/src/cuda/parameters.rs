@@ -64,6 +64,19 @@ pub struct ExpertRows {
     pub order: u64,
 }
 
+/// Few rows of experts, and of an expert that all tokens have.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ExpertRowCounts {
+    pub stacks: i32,
+    pub assignments: i32,
+    pub shared: i32,
+    pub share: i32,
+    pub shared_inputs: i32,
+    pub rows: i32,
+    pub segments: i32,
+}
+
 /// Bytes of a tile of places.
 pub const EXPERT_TILE: usize = 16;
 /// Most experts of a layer.

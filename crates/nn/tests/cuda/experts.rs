@@ -124,9 +124,16 @@ fn mixtures_of_experts_match_the_cpu() {
         return;
     }
     for tokens in token_counts() {
-        for (shared, activation) in [(0, Activation::Silu), (1, Activation::GeluTanh), (2, Activation::Silu)]
-        {
-            check(&format!("{tokens} tokens, shared: {shared}, {activation:?}"), || {
+        // A shared expert like the others is computed with them if tokens are few.
+        let kinds = [
+            (0, Activation::Silu, 3),
+            (1, Activation::GeluTanh, 3),
+            (1, Activation::Silu, 1),
+            (1, Activation::Silu, 3),
+            (2, Activation::Silu, 3),
+        ];
+        for (shared, activation, per_token) in kinds {
+            check(&format!("{tokens} tokens, {per_token} of each, shared: {shared}, {activation:?}"), || {
                 let (hidden, inner, experts) = (128, 64, 8);
                 let layers = [
                     stack(1, [experts, inner, hidden], 4),
@@ -146,7 +153,7 @@ fn mixtures_of_experts_match_the_cpu() {
                 };
                 let block = MixtureOfExperts::new(
                     router(8, experts, hidden, false),
-                    Router::softmax(3, true),
+                    Router::softmax(per_token, true),
                     Experts::new(layers, activation),
                     shared,
                 );

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use kernels::cuda::{
-    EXPERT_TILE, EXPERT_WARPS, ExpertRows, MAX_EXPERTS, MEDIUM_FEATURES, MEDIUM_THREADS, OWN_ORDER, RowOrder,
-    TILE_FEATURES, experts_shared, medium_shared, medium_warpgroup_shared,
+    EXPERT_TILE, EXPERT_WARPS, ExpertRowCounts, ExpertRows, MAX_EXPERTS, MEDIUM_FEATURES, MEDIUM_THREADS,
+    OWN_ORDER, RowOrder, TILE_FEATURES, experts_shared, medium_shared, medium_warpgroup_shared,
 };
 use mlx::{
     Array, Result,
@@ -19,7 +19,10 @@ use super::{
     products::{Layout, Product, QuantizedInputs, Source, activation_number, has_warpgroups, parts},
 };
 use crate::{
-    Experts, Matrix, Precision, StackedLinear, moe::expert_products, precision, storage::WeightStorage,
+    Experts, Linear, Matrix, Mlp, Precision, StackedLinear,
+    moe::{ExpertOutputs, expert_products},
+    precision,
+    storage::WeightStorage,
 };
 
 /// See [`WeightStorage::stacked`].
@@ -73,25 +76,60 @@ pub(crate) fn grouped_linear(x: &Array, weight: &WeightStorage, indices: &Array)
         return empty(&shape).astype(x.dtype());
     }
     let rows = RowsByExpert::new(indices, &[stack]);
-    let [out] = rows.multiply(Source::Plain { x }, per_token / x.dim(1), [stack]);
+    let [out] = rows.multiply(Source::Plain { x }, per_token / x.dim(1), 0, [(stack, None)]);
     out.reshape(&shape).astype(x.dtype())
 }
 
-/// What each expert of a token computes, `[tokens, n, hidden]`.
+/// What the experts of tokens compute.
 #[track_caller]
-pub(crate) fn expert_outputs(x: &Array, experts: &Experts, indices: &Array) -> Array {
+pub(crate) fn expert_outputs(
+    x: &Array,
+    experts: &Experts,
+    indices: &Array,
+    shared: Option<&Mlp>,
+) -> ExpertOutputs {
     let stacks = [&experts.gate_proj, &experts.up_proj, &experts.down_proj];
     let [Some(gate), Some(up), Some(down)] = stacks.map(StackedLinear::on_device) else {
-        return expert_products(x, experts, indices);
+        return expert_products(x, experts, indices, shared);
     };
     if stacks.iter().any(|layers| layers.bias.is_some()) || !is_f32(x) || x.size() == 0 {
-        return expert_products(x, experts, indices);
+        return expert_products(x, experts, indices, shared);
     }
     let rows = RowsByExpert::new(indices, &[gate, up, down]);
-    let [gates, ups] = rows.multiply(Source::Plain { x }, indices.dim(1), [gate, up]);
+    // Few rows of the shared expert go with those of the others.
+    let together = shared.filter(|_| rows.order.is_none()).and_then(|mlp| like_experts(mlp, experts));
+    let (tokens, count) = (indices.dim(0), rows.count as i32);
+    let rows = rows.with_shared(if together.is_some() { tokens } else { 0 });
+    let shared_of = |which: usize| together.map(|matrices| matrices[which]);
+    let gate_and_up = [(gate, shared_of(0)), (up, shared_of(1))];
+    let [gates, ups] = rows.multiply(Source::Plain { x }, indices.dim(1), 0, gate_and_up);
     let activation = activation_number(experts.activation);
-    let [out] = rows.multiply(Source::Gated { gate: &gates, up: &ups, activation }, 1, [down]);
-    out.reshape(&[indices.dim(0), indices.dim(1), down.outputs])
+    let inner = Source::Gated { gate: &gates, up: &ups, activation };
+    let [out] = rows.multiply(inner, 1, count, [(down, shared_of(2))]);
+    let routed = out.slice(0, 0, count).reshape(&[tokens, indices.dim(1), down.outputs]);
+    let shared = match (together, shared) {
+        (Some(_), _) => Some(out.slice(0, count, count + tokens)),
+        (None, shared) => shared.map(|mlp| mlp.forward(x)),
+    };
+    ExpertOutputs { routed, shared }
+}
+
+/// The matrices of a block that is one more expert: of the same sizes and widths of codes.
+fn like_experts<'a>(mlp: &'a Mlp, experts: &Experts) -> Option<[&'a DeviceMatrix; 3]> {
+    let stacks = [&experts.gate_proj, &experts.up_proj, &experts.down_proj].map(StackedLinear::on_device);
+    let linears = mlp.linears();
+    let matrices = linears.map(Linear::on_device);
+    let like = |matrix: &DeviceMatrix, stack: &DeviceMatrix| {
+        let size = |matrix: &DeviceMatrix| (matrix.outputs, matrix.inputs, matrix.layout.bits);
+        size(matrix) == size(stack)
+    };
+    let all_alike = matrices.iter().zip(stacks).all(|pair| matches!(pair, (Some(a), Some(b)) if like(a, b)));
+    let no_biases = linears.iter().all(|linear| linear.bias.is_none());
+    if !(all_alike && no_biases && mlp.activation == experts.activation) {
+        return None;
+    }
+    let [Some(gate), Some(up), Some(down)] = matrices else { return None };
+    Some([gate, up, down])
 }
 
 /// Rows, each with an expert.
@@ -99,6 +137,8 @@ struct RowsByExpert<'a> {
     /// The expert of each row, uint32.
     chosen: Cow<'a, Array>,
     count: usize,
+    /// Rows of an expert that all tokens have, after the others: only of few rows.
+    shared: usize,
     /// Of more rows than `MAX_FEW`.
     order: Option<Order>,
 }
@@ -129,16 +169,31 @@ impl<'a> RowsByExpert<'a> {
                 && count >= MANY_OF_AN_EXPERT * experts;
             Order::new(&chosen, count, experts, if wide { 64 } else { 32 })
         });
-        RowsByExpert { chosen, count, order }
+        RowsByExpert { chosen, count, shared: 0, order }
     }
 
-    /// The products of all rows; `share` of them have the same row of the source.
+    fn with_shared(self, shared: i32) -> RowsByExpert<'a> {
+        RowsByExpert { shared: shared as usize, ..self }
+    }
+
+    /// The products of all rows with a stack, `share` of which have the same row of the source, and
+    /// of shared rows with a matrix, whose rows of the source begin with `shared_inputs`.
     #[track_caller]
-    fn multiply<const N: usize>(&self, source: Source, share: i32, stacks: [&DeviceMatrix; N]) -> [Array; N] {
-        let inputs = stacks[0].inputs;
-        let outs = stacks.map(|stack| empty(&[self.count as i32, stack.outputs]));
+    fn multiply<const N: usize>(
+        &self,
+        source: Source,
+        share: i32,
+        shared_inputs: i32,
+        stacks: [(&DeviceMatrix, Option<&DeviceMatrix>); N],
+    ) -> [Array; N] {
+        let inputs = stacks[0].0.inputs;
+        let all = (self.count + self.shared) as i32;
+        let outs = stacks.map(|(stack, _)| empty(&[all, stack.outputs]));
         let quantized = match &self.order {
-            None => QuantizedInputs::new(source, self.count as i32 / share, inputs, Layout::Few, OWN_ORDER),
+            None => {
+                let rows = (self.count as i32 / share).max(shared_inputs + self.shared as i32);
+                QuantizedInputs::new(source, rows, inputs, Layout::Few, OWN_ORDER)
+            }
             Some(order) => {
                 let layout = if has_warpgroups() { Layout::Bytes } else { Layout::Many };
                 let places = RowOrder { order: order.order.pointer(), share, padding: 0 };
@@ -146,32 +201,47 @@ impl<'a> RowsByExpert<'a> {
             }
         };
         for bits in [4, 8] {
-            let own = stacks.iter().zip(&outs).filter(|(stack, _)| stack.layout.bits == bits);
-            let products: Vec<Product> = own.map(|(stack, out)| Product::of_stack(stack, out)).collect();
+            let own = || stacks.iter().zip(&outs).filter(|((stack, _), _)| stack.layout.bits == bits);
+            let mut products: Vec<Product> =
+                own().map(|((stack, _), out)| Product::of_stack(stack, out)).collect();
+            products.extend(own().filter_map(|((_, one), out)| Some(Product::of_stack((*one)?, out))));
             if !products.is_empty() {
-                self.multiply_by(&quantized, bits, share, &products);
+                self.multiply_by(&quantized, bits, [share, shared_inputs], &products);
             }
         }
         outs
     }
 
     #[track_caller]
-    fn multiply_by(&self, inputs: &QuantizedInputs, bits: usize, share: i32, products: &[Product]) {
+    fn multiply_by(
+        &self,
+        inputs: &QuantizedInputs,
+        bits: usize,
+        [share, shared_inputs]: [i32; 2],
+        products: &[Product],
+    ) {
         let parts = parts(products, |stack| stack.outputs as usize / TILE_FEATURES);
-        let tiles: usize = parts.iter().map(|part| part.tiles as usize).sum();
+        let stacks = if self.shared > 0 { products.len() / 2 } else { products.len() };
+        let tiles: usize = parts[..stacks].iter().map(|part| part.tiles as usize).sum();
         let multiprocessors = device().multiprocessors as usize;
         let arguments = Arguments::new().with(parts);
         let Some(order) = &self.order else {
+            let counts = ExpertRowCounts {
+                stacks: stacks as i32,
+                assignments: self.count as i32,
+                shared: self.shared as i32,
+                share,
+                shared_inputs,
+                rows: inputs.rows as i32,
+                segments: inputs.segments as i32,
+            };
             let arguments = arguments
                 .with(self.chosen.device_address())
                 .with(inputs.planes())
                 .with(inputs.steps())
-                .with(self.count as i32)
-                .with(share)
-                .with(inputs.rows as i32)
-                .with(inputs.segments as i32);
+                .with(counts);
             let name = if bits == 4 { "experts_few_4" } else { "experts_few_8" };
-            let grid = multiprocessors.min(tiles * self.count);
+            let grid = multiprocessors.min(tiles * (self.count + self.shared));
             return launch(name, [grid, 1, 1], EXPERT_WARPS as u32 * 32, experts_shared(bits), arguments);
         };
         let blocks = order.most_tiles * tiles * TILE_FEATURES / MEDIUM_FEATURES;
