@@ -18,8 +18,8 @@ pub struct CombineWith<'a> {
 }
 
 /// `out` `[tokens, hidden]`: the experts' `outputs` `[tokens, n, hidden]` multiplied by `weights`
-/// `[tokens, n]` and added in their order by fused multiply-adds, then the shared expert's, then the
-/// stream.
+/// `[tokens, n]` and added in their order by fused multiply-adds, then the shared expert's, then
+/// the stream.
 ///
 /// # Panics
 /// If sizes differ.

@@ -17,8 +17,8 @@ pub struct RouterRule {
     pub eps: f32,
     /// Multiplies the weights.
     pub scale: f32,
-    /// Groups of experts, of which only the best `topk_group` are open; a group's score is the sum of
-    /// those of its two best experts.
+    /// Groups of experts, of which only the best `topk_group` are open; a group's score is the sum
+    /// of those of its two best experts.
     pub n_group: usize,
     pub topk_group: usize,
 }

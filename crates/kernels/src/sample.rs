@@ -76,7 +76,7 @@ pub enum SampleError {
 const LOGIT_BLOCK: usize = 128;
 /// Tokens whose probabilities are summed in float32.
 const SUM_BLOCK: usize = 256;
-/// Up to so many sorted candidates are added one after the other, as GPUs do.
+/// Up to this many sorted candidates are added one after the other, as GPUs do.
 const ADDED_IN_ORDER: usize = 64;
 /// Candidates examined first where only `top_p` limits them.
 const FIRST_CANDIDATES: usize = 64;

@@ -14,8 +14,8 @@ pub enum Matrix {
 }
 
 impl Matrix {
-    /// With groups of 128 as two of 64 with the same scale and bias, where our kernels compute: they
-    /// give each 64 inputs a step of their own, which is more exact. Elsewhere as it is.
+    /// With groups of 128 as two of 64 with the same scale and bias, where our kernels compute:
+    /// they have a step for each 64 inputs. Elsewhere as it is.
     pub fn in_kernel_groups(self) -> Matrix {
         match (self, Backend::current()) {
             (Matrix::Quantized(weight), Backend::Cpu | Backend::Cuda)

@@ -317,12 +317,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_for_gpus_read_affine_codes_of_4_and_8_bits() {
+    fn kernels_for_gpus_read_affine_codes_in_groups_of_64_and_128() {
         let random = |bits, group_size| {
             let quantization = Some(Quantization { mode: Mode::Affine, group_size, bits });
             has_kernels(&Checkpoint::Random { config: json!({}), quantization }).unwrap()
         };
-        assert!(random(4, 64) && random(8, 64) && !random(4, 32) && !random(5, 64));
+        assert!([2, 3, 4, 5, 6, 8].iter().all(|&bits| random(bits, 64) && random(bits, 128)));
+        assert!(!random(4, 32) && !random(8, 32));
         assert!(!has_kernels(&Checkpoint::Random { config: json!({}), quantization: None }).unwrap());
         let folder = tempfile::tempdir().unwrap();
         let declared = |config: Value| {

@@ -16,8 +16,8 @@ pub(super) fn sample(logits: &Array, draws: &[(Draw, Vec<Array>)]) -> Option<Sam
 }
 
 impl Draw {
-    /// `None` unless it draws by the tokens' own logits, from all of them or nearly all or a few, and
-    /// of these from all or the likeliest few.
+    /// `None` unless it draws by the tokens' own logits, from all of them or nearly all or a few,
+    /// and of these from all or the likeliest few.
     fn on_device(&self, vocab_size: usize) -> Option<TokenDraw> {
         let sampling = &self.sampling;
         let own = self.bias.is_empty() && self.history.is_none();

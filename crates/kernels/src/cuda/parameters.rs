@@ -287,7 +287,7 @@ pub struct DrawParameters {
     pub ids: [u32; MAX_LISTED],
     /// Scores below it are no candidates.
     pub floor: f32,
-    /// The likeliest so many are kept, at most [`MAX_KEPT`]; 0: all.
+    /// How many of the likeliest are kept, at most [`MAX_KEPT`]; 0: all.
     pub top_k: i32,
     pub top_p: f32,
 }

@@ -14,8 +14,8 @@ const GROUP: usize = 64;
 /// Tiles are padded to a multiple of this many: what a block of many rows takes at once.
 const TILES_TOGETHER: usize = 8;
 
-/// The size of a matrix `[features, inputs]` in tiles, of codes of 4 or 8 bits in groups of 64. Narrower
-/// codes are stored in one of these widths.
+/// The size of a matrix `[features, inputs]` in tiles, of codes of 4 or 8 bits in groups of 64.
+/// Narrower codes are stored in one of these widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TiledLayout {
     pub bits: usize,

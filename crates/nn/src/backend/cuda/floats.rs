@@ -40,8 +40,8 @@ fn place(values: &Array) -> Result<WeightStorage> {
 /// Rows from which several outputs of several rows are computed together.
 const MANY_ROWS: i32 = 16;
 
-/// The product of `x` `[.., inputs]` and a layer's `weights`, in float32, added to `stream` if there
-/// is one.
+/// The product of `x` `[.., inputs]` and a layer's `weights`, in float32, added to `stream` if
+/// there is one.
 #[track_caller]
 pub(super) fn float_product(x: &Array, linear: &Linear, weights: &Array, stream: Option<&Array>) -> Array {
     let (outputs, inputs) = (weights.dim(0), weights.dim(1));

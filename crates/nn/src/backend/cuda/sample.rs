@@ -12,18 +12,20 @@ use super::{
     persistent::{self, queue},
 };
 
-/// A draw from the allowed tokens that the filters leave: the likeliest one if the temperature is 0.
+/// A draw from the allowed tokens that the filters leave: the likeliest one if the temperature is
+/// 0.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenDraw {
     pub temperature: f32,
     pub seed: u64,
     pub position: u64,
     pub allowed: AllowedTokens,
-    /// Keeps the likeliest so many, at most [`TokenDraw::MOST_KEPT`]; 0 keeps all.
+    /// Keeps this many of the likeliest, at most [`TokenDraw::MOST_KEPT`]; 0 keeps all.
     pub top_k: usize,
-    /// Keeps the likeliest of those that reach this probability together; below 1 only with `top_k`.
+    /// Keeps the likeliest of those that reach this probability together; below 1 only with
+    /// `top_k`.
     pub top_p: f32,
-    /// Keeps tokens at least so many times as likely as the likeliest.
+    /// Keeps tokens that are at least this likely, as a part of the likeliest one's probability.
     pub min_p: f32,
 }
 
