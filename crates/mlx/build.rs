@@ -57,5 +57,7 @@ fn build(mlx: &Path) {
     let beside = if macos { "@loader_path/../lib/mlx/lib" } else { "$ORIGIN/../lib/mlx/lib" };
     println!("cargo:rpaths={beside}:{}", lib.display());
     println!("cargo:lib={}", lib.display());
+    // Tests compile MLX's Metal kernels.
+    println!("cargo:rustc-env=LANNER_MLX_INCLUDE={}", mlx.join("include").display());
     println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
 }
