@@ -102,13 +102,14 @@ impl Experts {
 
 /// What the experts of tokens compute.
 pub(crate) struct ExpertOutputs {
-    /// Those that a router chose, `[tokens, n, hidden]`.
+    /// Those that a router chose, `[tokens, n, hidden]`. The CUDA back end may append the rows of
+    /// the one of all tokens for its own `combine_experts`: `[tokens * n + tokens, hidden]`.
     pub routed: Array,
-    /// The one of all tokens, `[tokens, hidden]`.
+    /// The one of all tokens, `[tokens, hidden]`, unless its rows are appended.
     pub shared: Option<Array>,
 }
 
-/// The same by a product after another.
+/// What the experts of tokens compute, by a product after another.
 #[track_caller]
 pub(crate) fn expert_products(
     x: &Array,

@@ -1,7 +1,7 @@
 //! MLX's Metal kernels, compiled by g++ from the headers of MLX's package and run on emulated
 //! threadgroups: whether they compute what they should, and whether a row's bits depend on other
-//! rows where ADR 46 says that they do not. A GPU may add up a SIMD-group's numbers in another
-//! order; that one does, nobody can see here.
+//! rows where ADR 46 says that they do not. In which order a GPU adds up a SIMD-group's numbers
+//! cannot be seen here.
 
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]

@@ -106,12 +106,13 @@ pub(crate) fn expert_outputs(
     let activation = activation_number(experts.activation);
     let inner = Source::Gated { gate: &gates, up: &ups, activation };
     let [out] = rows.multiply(inner, 1, count, [(down, shared_of(2))]);
-    let routed = out.slice(0, 0, count).reshape(&[tokens, indices.dim(1), down.outputs]);
-    let shared = match (together, shared) {
-        (Some(_), _) => Some(out.slice(0, count, count + tokens)),
-        (None, shared) => shared.map(|mlp| mlp.forward(x)),
-    };
-    ExpertOutputs { routed, shared }
+    match together {
+        Some(_) => ExpertOutputs { routed: out, shared: None },
+        None => {
+            let routed = out.reshape(&[tokens, indices.dim(1), down.outputs]);
+            ExpertOutputs { routed, shared: shared.map(|mlp| mlp.forward(x)) }
+        }
+    }
 }
 
 /// The matrices of a block that is one more expert: of the same sizes and widths of codes.

@@ -56,19 +56,24 @@ impl Router {
     }
 }
 
-/// The sum of what experts compute, `[tokens, n, hidden]`, and of what is added to it.
+/// The sum of what experts compute, as [`ExpertOutputs`](crate::moe::ExpertOutputs) has it, and of
+/// what is added to it.
 #[track_caller]
 pub(crate) fn combine_experts(outputs: &Array, weights: &Array, with: CombineWith) -> Array {
-    let (tokens, per_token, hidden) = (outputs.dim(0), outputs.dim(1), outputs.dim(2));
+    let (tokens, per_token, hidden) = (weights.dim(0), weights.dim(1), outputs.dim(-1));
     let added = [with.shared, with.gate, with.stream];
     if tokens == 0 || !added.iter().flatten().all(|array| is_f32(array)) || !is_f32(outputs) {
         return cpu::combine_experts(outputs, weights, with);
     }
+    let appended = outputs.ndim() == 2;
     let out = empty(&[tokens, hidden]);
     let (outputs, weights) = (resident(outputs), resident_f32(weights));
     let added = added.map(|array| array.map(resident));
-    let [shared, gate, stream] =
+    let [own, gate, stream] =
         added.each_ref().map(|array| array.as_ref().map_or(0, |array| array.device_address()));
+    let routed = [tokens, per_token, hidden].map(|dim| dim as u64).iter().product::<u64>();
+    let after = outputs.device_address() + routed * size_of::<f32>() as u64;
+    let shared = if appended { after } else { own };
     let arguments = Arguments::new()
         .with(outputs.device_address())
         .with(weights.device_address())
