@@ -71,7 +71,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// RowOrder the tokens, one after the other, by time, height and width.
+    /// Places the tokens, one after the other, by time, height and width.
     pub(crate) fn set_positions(&mut self, positions: &[[i32; 3]]) {
         assert_eq!(positions.len() as i32, self.positions.dim(0), "a position of each token");
         self.positions = Array::from_slice(positions.as_flattened(), &[positions.len() as i32, 3]);

@@ -44,14 +44,14 @@ struct CombineWith {
     const float* stream;
 };
 
-// Sums of experts, as on the CPU (kernels/src/combine.rs). Grid: hidden / 256, tokens; 256 threads.
+// Sums of experts, as on the CPU (kernels/src/combine.rs). Grid: tokens, hidden / 256; 256 threads.
 extern "C" __global__ void __launch_bounds__(256)
     combine_experts(const float* outputs, const float* weights, CombineWith with, float* out, int per_token, int hidden) {
     launch_dependents();
     wait_for_previous();
-    const int i = blockIdx.x * 256 + threadIdx.x;
+    const int i = blockIdx.y * 256 + threadIdx.x;
     if (i >= hidden) return;
-    const size_t token = blockIdx.y, at = token * hidden + i;
+    const size_t token = blockIdx.x, at = token * hidden + i;
     float sum = 0;
 #pragma unroll 8
     for (int n = 0; n < per_token; n++) {

@@ -44,12 +44,8 @@ pub fn route(
     chosen: &mut [u32],
     weights: &mut [f32],
 ) {
-    let RouterRule { per_token, n_group, topk_group, .. } = *rule;
-    assert!(per_token <= experts && experts > 0, "{per_token} of {experts} experts");
-    assert!(n_group > 0 && experts.is_multiple_of(n_group), "{experts} experts in {n_group} groups");
-    let open = if topk_group < n_group { topk_group * (experts / n_group) } else { experts };
-    assert!(per_token <= open, "{per_token} experts of {open} in open groups");
-    assert!(bias.is_none_or(|bias| bias.len() == experts), "a bias for each expert");
+    rule.check(experts, bias.map(<[f32]>::len));
+    let per_token = rule.per_token;
     let rows = logits.len() / experts;
     assert_eq!(
         (logits.len(), chosen.len(), weights.len()),
@@ -66,6 +62,19 @@ pub fn route(
     for_each_chunk(&mut rows, 1, 32 * logits.len(), |_, row| {
         row.iter_mut().for_each(|row| row.route(rule, bias));
     });
+}
+
+impl RouterRule {
+    /// # Panics
+    /// Unless it can choose from `experts`, with a bias of one number for each if there is one.
+    pub fn check(&self, experts: usize, bias: Option<usize>) {
+        let RouterRule { per_token, n_group, topk_group, .. } = *self;
+        assert!(per_token <= experts && experts > 0, "{per_token} of {experts} experts");
+        assert!(n_group > 0 && experts.is_multiple_of(n_group), "{experts} experts in {n_group} groups");
+        let open = if topk_group < n_group { topk_group * (experts / n_group) } else { experts };
+        assert!(per_token <= open, "{per_token} experts of {open} in open groups");
+        assert!(bias.is_none_or(|numbers| numbers == experts), "a bias for each of {experts} experts");
+    }
 }
 
 struct Row<'a> {

@@ -62,7 +62,7 @@ impl Forward {
     }
 }
 
-/// RowOrder of images in a step, in its order.
+/// Places of images in a step, in its order.
 #[derive(Default)]
 struct StepImages {
     /// Those of all tokens, if a row has images.

@@ -138,7 +138,7 @@ void measure(int tokens) {
         });
     }
     time("sum of experts", tokens, [&](int) {
-        combine_experts<<<dim3(HIDDEN / 256, tokens), 256>>>(outs, weights, CombineWith{nullptr, nullptr, x}, out, PER_TOKEN, HIDDEN);
+        combine_experts<<<dim3(tokens, HIDDEN / 256), 256>>>(outs, weights, CombineWith{nullptr, nullptr, x}, out, PER_TOKEN, HIDDEN);
     });
     for (void* p : std::vector<void*>{x, router, logits, chosen, weights, order, tiles, stacks, gate, up, outs, out, planes, steps}) {
         CHECK(cudaFree(p));

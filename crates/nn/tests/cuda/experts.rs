@@ -76,6 +76,19 @@ fn experts_of_many_tokens_match_the_cpu() {
 }
 
 #[test]
+fn rows_of_many_experts_match_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for tokens in [20, 40] {
+        check(&format!("{tokens} tokens, 260 experts"), || {
+            let layers = stack(5, [260, 64, 64], 4);
+            bits(&layers.forward(&array(1, &[tokens, 1, 64]), &experts_of(tokens, 4, 260)))
+        });
+    }
+}
+
+#[test]
 fn routers_match_the_cpu() {
     if !has_device() {
         return;
@@ -88,16 +101,24 @@ fn routers_match_the_cpu() {
         ("groups", 64, Router::sigmoid(4, false, 0.0, 1.0).with_bias(bias()).with_groups(8, 3)),
         ("groups of one", 64, Router::sigmoid(4, true, 0.0, 1.0).with_groups(64, 9)),
         ("all", 5, Router::softmax(5, true)),
+        ("softmax of many", 300, Router::softmax(10, true)),
+        ("groups of many", 1024, Router::sigmoid(32, true, 0.0, 1.0).with_groups(32, 8)),
     ];
     for (name, experts, router) in routers {
-        for tokens in [1, 7] {
+        for tokens in [1, 7, 3] {
             check(&format!("{name}, {tokens} tokens"), || {
                 // Every third logit is that of its neighbour.
                 let logits = array(tokens as u64, &[tokens, experts]).to_vec::<f32>().unwrap();
                 let equal = |i: usize| if i % 3 == 1 { logits[i - 1] } else { logits[i] };
-                let logits: Vec<f32> = (0..logits.len()).map(equal).collect();
+                let mut logits: Vec<f32> = (0..logits.len()).map(equal).collect();
+                // Softmax makes a row of them.
+                if tokens == 3 {
+                    logits[2] = f32::NAN;
+                }
                 let routing = router.route(&Array::from_slice(&logits, &[tokens, experts]));
-                [routing.experts.to_vec::<u32>().unwrap(), bits(&routing.weights)]
+                let weights = routing.weights.to_vec::<f32>().unwrap();
+                let weights = weights.into_iter().map(|w| if w.is_nan() { 1 } else { w.to_bits() });
+                [routing.experts.to_vec::<u32>().unwrap(), weights.collect()]
             });
         }
     }

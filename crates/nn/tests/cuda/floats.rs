@@ -1,6 +1,6 @@
 //! Layers whose weights are floats.
 
-use lanner_nn::{Activation, Embedding, Linear, Matrix, Mlp, Residual, simd_level};
+use lanner_nn::{Activation, Embedding, Linear, Matrix, Mlp, Precision, Residual, set_precision, simd_level};
 use mlx::{Array, Dtype};
 
 use super::support::{array, bits, check, has_device, is_gpu, norm};
@@ -37,6 +37,24 @@ fn products_of_floats_match_the_cpu() {
                     bits(&layer.forward(&array(rows as u64, &[rows, size[1]])))
                 });
             }
+        }
+    }
+}
+
+/// With integers of 8 bits for quantised weights, others are multiplied as ever.
+#[test]
+fn products_of_floats_in_other_precisions_match_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for precision in [Precision::Int8, Precision::Float32] {
+        for dtype in dtypes() {
+            check(&format!("{}, {precision:?}", dtype.name()), || {
+                set_precision(precision);
+                let out = bits(&dense(1, [80, 448], dtype, false).forward(&array(2, &[3, 448])));
+                set_precision(Precision::Rounded);
+                out
+            });
         }
     }
 }

@@ -147,6 +147,12 @@ fn sampling_matches_the_cpu() {
             // A row alone is an operation of the persistent kernel.
             check_draws(&format!("{what}, a row"), &logits[size..2 * size], &draws[1..2]);
         }
+        // More rows than one launch takes.
+        if size < 2000 {
+            let draws: Vec<TokenDraw> =
+                draws.map(|draw| TokenDraw { top_k: 9, top_p: 0.8, ..draw }).repeat(8);
+            check_draws(&format!("{size} tokens, 56 rows"), &logits.repeat(8), &draws);
+        }
         // The first ones of equal tokens are kept.
         let draws = draws.map(|draw| TokenDraw { top_k: 5, top_p: 0.7, temperature: 1.0, ..draw });
         check_draws(&format!("{size} equal tokens"), &vec![1.5; rows * size], &draws);

@@ -23,7 +23,7 @@ pub(crate) fn place_unrounded(matrix: Matrix) -> Result<WeightStorage> {
 /// A matrix of floats, which products multiply as they are or rounded to bfloat16; `None` if there
 /// is no kernel.
 pub(super) fn place_dense(values: &Array) -> Result<Option<WeightStorage>> {
-    let rounded = values.dtype() == Dtype::Bfloat16 && precision() == Precision::Rounded;
+    let rounded = values.dtype() == Dtype::Bfloat16 && precision() != Precision::Float32;
     match values.dtype() {
         _ if values.ndim() != 2 || values.size() == 0 => Ok(None),
         // Pairs of inputs are read together.

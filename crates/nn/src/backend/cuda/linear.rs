@@ -34,9 +34,12 @@ pub(crate) fn prepack(matrix: Matrix) -> Result<WeightStorage> {
     match placed {
         Some(placed) => Ok(placed),
         None => {
-            fall_back(
-                "weights in other formats than floats and affine with groups of 64 or 128, bfloat16 scales",
-            );
+            fall_back(match precision() {
+                Precision::Rounded => {
+                    "weights in other formats than floats and affine with groups of 64 or 128, bfloat16 scales"
+                }
+                Precision::Float32 | Precision::Int8 => "quantised weights in this precision",
+            });
             cpu::prepack(matrix)
         }
     }
@@ -89,8 +92,11 @@ impl Linear {
 pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) -> Vec<Array> {
     if linears.iter().any(|linear| linear.on_device().is_none()) || x.size() == 0 {
         let one = |&linear: &&Linear| match &linear.weight {
-            WeightStorage::Device(_) if x.size() > 0 => project(x, norm, &[linear]).remove(0),
-            WeightStorage::DeviceFloats(weights) if x.size() > 0 => {
+            _ if x.size() == 0 && linear.weight.is_on_device() => {
+                Array::zeros(&output_shape(x, linear), x.dtype())
+            }
+            WeightStorage::Device(_) => project(x, norm, &[linear]).remove(0),
+            WeightStorage::DeviceFloats(weights) => {
                 let normed = norm.map(|norm| norm.forward(x));
                 float_product(normed.as_ref().unwrap_or(x), linear, weights, None).astype(x.dtype())
             }
@@ -132,8 +138,9 @@ pub(crate) fn check_token_ids(tokens: &Array, vocab_size: u32) -> Array {
 #[track_caller]
 pub(crate) fn rows(linear: &Linear, indices: &Array, dtype: Option<Dtype>) -> Array {
     let n = indices.dim(0);
-    if let (WeightStorage::DeviceFloats(weights), 1..) = (&linear.weight, n) {
-        return gather(weights, indices).astype(dtype.unwrap_or(weights.dtype()));
+    if let WeightStorage::DeviceFloats(weights) = &linear.weight {
+        let rows = if n > 0 { gather(weights, indices) } else { empty(&[0, weights.dim(1)]) };
+        return rows.astype(dtype.unwrap_or(weights.dtype()));
     }
     let Some(matrix) = linear.on_device() else { return cpu::rows(linear, indices, dtype) };
     let out = empty(&[n, matrix.inputs]);

@@ -20,6 +20,7 @@ pub(crate) fn route(logits: &Array, router: &Router) -> Routing {
         return cpu::route(logits, router);
     }
     let rule = &router.rule;
+    rule.check(experts as usize, router.bias.as_ref().map(Array::size));
     let shape = [tokens, rule.per_token as i32];
     let routing = Routing { experts: empty_of(&shape, Dtype::Uint32), weights: empty(&shape) };
     let logits = resident_f32(logits);
@@ -81,6 +82,6 @@ pub(crate) fn combine_experts(outputs: &Array, weights: &Array, with: CombineWit
         .with(out.device_address())
         .with(per_token)
         .with(hidden);
-    launch("combine_experts", [(hidden as usize).div_ceil(256), tokens as usize, 1], 256, 0, arguments);
+    launch("combine_experts", [tokens as usize, (hidden as usize).div_ceil(256), 1], 256, 0, arguments);
     out
 }
