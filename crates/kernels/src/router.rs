@@ -3,6 +3,7 @@
 use crate::{
     lanes::{LANES, exp, reduce, sigmoid},
     parallel::for_each_chunk,
+    simd::{WithSimd, dispatch},
     top_k::descending_key,
 };
 
@@ -85,10 +86,8 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn route(&mut self, rule: &RouterRule, bias: Option<&[f32]>) {
-        let scores = match rule.scores {
-            RouterScores::Softmax => softmax(self.logits),
-            RouterScores::Sigmoid => self.logits.iter().map(|&logit| sigmoid(logit)).collect(),
-        };
+        let mut scores = self.logits.to_vec();
+        dispatch(Scores { kind: rule.scores, scores: &mut scores });
         let mut choice = scores.clone();
         if let Some(bias) = bias {
             choice.iter_mut().zip(bias).for_each(|(score, bias)| *score += bias);
@@ -109,17 +108,39 @@ impl Row<'_> {
     }
 }
 
-/// Sixteen sums, of every sixteenth score, are added as a tree.
-fn softmax(logits: &[f32]) -> Vec<f32> {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut scores: Vec<f32> = logits.iter().map(|&logit| exp(logit - largest)).collect();
-    let mut lanes = [0.0; LANES];
-    for (i, &score) in scores.iter().enumerate() {
-        lanes[i % LANES] += score;
+/// Logits that become scores. Of softmax sixteen sums, of every sixteenth score, are added as a
+/// tree.
+struct Scores<'a> {
+    kind: RouterScores,
+    scores: &'a mut [f32],
+}
+
+impl WithSimd for Scores<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Scores { kind, scores } = self;
+        if kind == RouterScores::Sigmoid {
+            for score in scores {
+                *score = sigmoid(*score);
+            }
+            return;
+        }
+        let mut largest = f32::NEG_INFINITY;
+        for &score in &*scores {
+            largest = largest.max(score);
+        }
+        let mut lanes = [0.0; LANES];
+        for scores in scores.chunks_mut(LANES) {
+            for (lane, score) in lanes.iter_mut().zip(scores) {
+                *score = exp(*score - largest);
+                *lane += *score;
+            }
+        }
+        let sum = reduce(&lanes);
+        for score in scores {
+            *score /= sum;
+        }
     }
-    let sum = reduce(&lanes);
-    scores.iter_mut().for_each(|score| *score /= sum);
-    scores
 }
 
 /// Columns of the largest scores, largest first.
