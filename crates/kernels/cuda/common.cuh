@@ -231,6 +231,21 @@ __device__ __forceinline__ void load_codes(u32* a, const uint4* codes, int group
     }
 }
 
+// Adds the products of a group and a fragment of rows to sums of the lane's features g and g + 8: `a` as load_codes has
+// it, `first` and `second` the features' scales and biases, `b` the rows' planes and `step` that of the lane's row.
+__device__ __forceinline__ void add_group(float2& sum, const u32 (&a)[8], u32 first, u32 second, const uint4& b,
+                                          const float2& step) {
+    int c[4] = {0, 0, 0, 0};
+    mma_u8_s8(c, a[0], a[1], a[2], a[3], b.x, b.y);
+    mma_u8_s8(c, a[4], a[5], a[6], a[7], b.z, b.w);
+    const float d0 = __fmul_rn((float)(c[0] * 256 + c[1]), step.x);
+    const float d1 = __fmul_rn((float)(c[2] * 256 + c[3]), step.x);
+    sum.x = __fmaf_rn(low_bf16(first), d0, sum.x);
+    sum.x = __fmaf_rn(high_bf16(first), step.y, sum.x);
+    sum.y = __fmaf_rn(low_bf16(second), d1, sum.y);
+    sum.y = __fmaf_rn(high_bf16(second), step.y, sum.y);
+}
+
 // The products of one launch: matrices that share their inputs, side by side.
 struct Part {
     const u8* weights;

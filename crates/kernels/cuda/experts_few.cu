@@ -24,18 +24,7 @@ __device__ __forceinline__ void multiply_row(float2& sum, const unsigned char* b
     for (int i = 0; i < GROUPS; i++) {
         u32 a[8];
         load_codes<BITS>(a, (const uint4*)block, i, lane);
-        const u32 first = scales[i * TILE + g], second = scales[i * TILE + g + 8];
-        const uint4 b = row[i].planes;
-        const float2 step = row[i].step;
-        int c[4] = {0, 0, 0, 0};
-        mma_u8_s8(c, a[0], a[1], a[2], a[3], b.x, b.y);
-        mma_u8_s8(c, a[4], a[5], a[6], a[7], b.z, b.w);
-        const float d0 = __fmul_rn((float)(c[0] * 256 + c[1]), step.x);
-        const float d1 = __fmul_rn((float)(c[2] * 256 + c[3]), step.x);
-        acc.x = __fmaf_rn(low_bf16(first), d0, acc.x);
-        acc.x = __fmaf_rn(high_bf16(first), step.y, acc.x);
-        acc.y = __fmaf_rn(low_bf16(second), d1, acc.y);
-        acc.y = __fmaf_rn(high_bf16(second), step.y, acc.y);
+        add_group(acc, a, scales[i * TILE + g], scales[i * TILE + g + 8], row[i].planes, row[i].step);
     }
     sum.x = sum.x + acc.x, sum.y = sum.y + acc.y;
 }

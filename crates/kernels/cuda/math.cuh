@@ -66,6 +66,11 @@ __device__ __forceinline__ float gelu_tanh(float x) {
     return 0.5f * x * (1.0f + exact_tanh(inner));
 }
 
+// activation(gate) * up; 0 is SiLU, 1 GELU's approximation with tanh.
+__device__ __forceinline__ float gated_value(int activation, float gate, float up) {
+    return (activation ? gelu_tanh(gate) : silu(gate)) * up;
+}
+
 // ln(1 + exp(x))
 __device__ __forceinline__ float softplus(float x) {
     const float y = exact_exp(-fabsf(x));

@@ -191,8 +191,7 @@ __device__ __forceinline__ void gated_operation(ArgumentReader arguments, Previo
         float first = 0, second = 0;
         if (i < inputs) {
             const float2 g = *(const float2*)(gate + i), u = *(const float2*)(up + i);
-            first = (activation ? gelu_tanh(g.x) : silu(g.x)) * u.x;
-            second = (activation ? gelu_tanh(g.y) : silu(g.y)) * u.y;
+            first = gated_value(activation, g.x, u.x), second = gated_value(activation, g.y, u.y);
         }
         const QuantizedPair pair = quantize_pair(first, second);
         u8* to = planes + group * 128 + pair.at;

@@ -108,15 +108,7 @@ __device__ __forceinline__ float2 multiply_segment(const unsigned char* block, c
         uint4 b = make_uint4(0, 0, 0, 0);
         if (g < 2) b = inputs[i * 8 + g * 4 + t];
         const float2 step = steps[i];
-        int c[4] = {0, 0, 0, 0};
-        mma_u8_s8(c, a[0], a[1], a[2], a[3], b.x, b.y);
-        mma_u8_s8(c, a[4], a[5], a[6], a[7], b.z, b.w);
-        const float d0 = __fmul_rn((float)(c[0] * 256 + c[1]), step.x);
-        const float d1 = __fmul_rn((float)(c[2] * 256 + c[3]), step.x);
-        sum.x = __fmaf_rn(low_bf16(first), d0, sum.x);
-        sum.x = __fmaf_rn(high_bf16(first), step.y, sum.x);
-        sum.y = __fmaf_rn(low_bf16(second), d1, sum.y);
-        sum.y = __fmaf_rn(high_bf16(second), step.y, sum.y);
+        add_group(sum, a, first, second, b, step);
     }
     return sum;
 }

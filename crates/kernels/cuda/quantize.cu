@@ -100,8 +100,7 @@ extern "C" __global__ void __launch_bounds__(256)
     float first = 0, second = 0;
     if (i < to.inputs) {
         const float2 g = *(const float2*)(gate + at), u = *(const float2*)(up + at);
-        first = (activation ? gelu_tanh(g.x) : silu(g.x)) * u.x;
-        second = (activation ? gelu_tanh(g.y) : silu(g.y)) * u.y;
+        first = gated_value(activation, g.x, u.x), second = gated_value(activation, g.y, u.y);
     }
     quantize_group(to, group, first, second);
 }

@@ -145,27 +145,27 @@ __device__ __forceinline__ int first_input(int segment, int half) {
     return segment * SEGMENT + half * (SEGMENT / 2) + (threadIdx.x & 31) * 8;
 }
 
-// Rows by expert (router.cu): the row of each place, `share` of which have the same row of inputs. Without an order all
-// rows are where they are.
+// The row of each place, by expert (router.cu), `share` of which have the same row of inputs. Without rows each is in its
+// own place.
 struct RowOrder {
-    const u32* order;
+    const u32* rows;
     int share;
 };
 
 // The row of inputs of the calling warp's place, or NO_ROW.
-__device__ __forceinline__ u32 source_row(const ManyQuantized& to, const RowOrder& places, int place) {
+__device__ __forceinline__ u32 source_row(const ManyQuantized& to, const RowOrder& order, int place) {
     if (place >= to.rows) return NO_ROW;
-    if (!places.order) return place;
-    const u32 row = places.order[place];
-    return row == NO_ROW ? row : row / places.share;
+    if (!order.rows) return place;
+    const u32 row = order.rows[place];
+    return row == NO_ROW ? row : row / order.share;
 }
 
 // Inputs as they are. Grid: segments, rows / 8; 256 threads, as of those below.
-extern "C" __global__ void __launch_bounds__(256) quantize_many(ManyQuantized to, const float* x, RowOrder places) {
+extern "C" __global__ void __launch_bounds__(256) quantize_many(ManyQuantized to, const float* x, RowOrder order) {
     launch_dependents();
     wait_for_previous();
     const int row = blockIdx.y * 8 + threadIdx.x / 32;
-    const u32 source = source_row(to, places, row);
+    const u32 source = source_row(to, order, row);
     if (source == NO_ROW) return;
     float values[2][8] = {};
 #pragma unroll
@@ -206,11 +206,11 @@ extern "C" __global__ void __launch_bounds__(128)
 
 // activation(gate) * up; 0 is SiLU, 1 GELU's approximation with tanh.
 extern "C" __global__ void __launch_bounds__(256)
-    quantize_many_gated(ManyQuantized to, const float* gate, const float* up, int activation, RowOrder places) {
+    quantize_many_gated(ManyQuantized to, const float* gate, const float* up, int activation, RowOrder order) {
     launch_dependents();
     wait_for_previous();
     const int row = blockIdx.y * 8 + threadIdx.x / 32;
-    const u32 source = source_row(to, places, row);
+    const u32 source = source_row(to, order, row);
     if (source == NO_ROW) return;
     float values[2][8] = {}, gates[2][8], ups[2][8];
 #pragma unroll
@@ -224,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(256)
         if (first_input(blockIdx.x, half) >= to.inputs) continue;
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            values[half][k] = (activation ? gelu_tanh(gates[half][k]) : silu(gates[half][k])) * ups[half][k];
+            values[half][k] = gated_value(activation, gates[half][k], ups[half][k]);
         }
     }
     write_segment(to, row, blockIdx.x, values);

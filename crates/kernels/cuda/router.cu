@@ -2,6 +2,7 @@
 // of each expert.
 #include "experts.cuh"
 #include "math.cuh"
+#include "sort_key.cuh"
 
 struct Rule {
     const float* bias;
@@ -16,39 +17,33 @@ struct Rule {
     int open_groups;
 };
 
-// A number that decreases as a score increases; NaN has the largest.
-__device__ __forceinline__ u32 descending_key(float score) {
-    const u32 bits = __float_as_uint(score + 0.0f), ascending = bits >> 31 ? ~bits : bits | 0x80000000u;
-    return score != score ? 0xffffffffu : ~ascending;
-}
-
-// Scores of experts as keys that decrease as they increase, with the experts' numbers: a lane has every 32nd expert.
+// Sort keys of the scores of experts: a lane has every 32nd expert.
 template <int OWN>
 struct Keys {
-    static constexpr u64 NONE = ~(u64)0;
     u64 own[OWN];
 
     __device__ __forceinline__ void set(const float* scores, int count) {
 #pragma unroll
         for (int j = 0; j < OWN; j++) {
             const int i = j * 32 + (threadIdx.x & 31);
-            own[j] = i < count ? (u64)descending_key(scores[i]) << 32 | i : NONE;
+            own[j] = i < count ? sort_key(scores[i], i) : NO_KEY;
+            // NaN comes last.
+            if (i < count && scores[i] != scores[i]) own[j] = (u64)0xffffffffu << 32 | i;
         }
     }
 
     // Takes the best of the experts from `first` to before `end`; of equal ones the first.
     __device__ __forceinline__ u32 take_best(int first, int end) {
-        u64 best = NONE;
+        u64 best = NO_KEY;
 #pragma unroll
         for (int j = 0; j < OWN; j++) {
             const int i = j * 32 + (threadIdx.x & 31);
             if (i >= first && i < end && own[j] < best) best = own[j];
         }
-        const u32 key = min_of_warp((u32)(best >> 32));
-        const u32 index = min_of_warp((u32)(best >> 32) == key ? (u32)best : 0xffffffffu);
+        const u32 index = (u32)least_of_warp(best);
 #pragma unroll
         for (int j = 0; j < OWN; j++) {
-            if (index == (u32)(j * 32 + (threadIdx.x & 31))) own[j] = NONE;
+            if (index == (u32)(j * 32 + (threadIdx.x & 31))) own[j] = NO_KEY;
         }
         return index;
     }
@@ -77,7 +72,7 @@ __device__ __forceinline__ void close_groups(const Rule& rule, RouteShared& shar
 #pragma unroll
     for (int j = 0; j < OWN; j++) {
         const int group = j * 32 + lane;
-        if (group >= rule.groups || keys.own[j] == Keys<OWN>::NONE) continue;
+        if (group >= rule.groups || keys.own[j] == NO_KEY) continue;
         for (int i = group * size; i < group * size + size; i++) shared.choice[i] = __uint_as_float(0xff800000u);
     }
     __syncwarp();

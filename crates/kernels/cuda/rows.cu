@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(256)
     embed<8>(weights, ids, out, inputs, segments);
 }
 
-// What a token's output is made of besides its experts' outputs; all optional.
+// The parts of a token's output besides those of its experts; all optional.
 struct CombineWith {
     const float* shared;
     const float* gate;
@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(256)
     launch_dependents();
     wait_for_previous();
     const int i = blockIdx.x * 256 + threadIdx.x;
-    if (i < count) out[i] = (activation ? gelu_tanh(gate[i]) : silu(gate[i])) * up[i];
+    if (i < count) out[i] = gated_value(activation, gate[i], up[i]);
 }
 
 // norm(x) * silu(gate), the norm over each head of `dim`. Grid: heads of all rows; 32 threads.

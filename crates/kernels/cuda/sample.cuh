@@ -3,6 +3,7 @@
 #pragma once
 #include "block.cuh"
 #include "math.cuh"
+#include "sort_key.cuh"
 
 // One row of logits.
 struct Draw {
@@ -122,14 +123,6 @@ __device__ __forceinline__ void sample_part(const Block& block, SampleShared& sh
     if (block.thread() == 0) parts[index] = own;
 }
 
-// Sort keys of tokens: the likeliest first, then by id, which is the lower half.
-constexpr u64 NO_KEY = ~(u64)0;
-
-__device__ __forceinline__ u64 sort_key(float score, u32 id) {
-    const u32 bits = __float_as_uint(score + 0.0f), ascending = bits >> 31 ? ~bits : bits | 0x80000000u;
-    return (u64)~ascending << 32 | id;
-}
-
 __device__ __forceinline__ float score_of(const Draw& draw, float logit, float largest) {
     return (logit - largest) / draw.temperature;
 }
@@ -144,8 +137,8 @@ __device__ __forceinline__ float noise_of(const Draw& draw, u32 id) {
 // The least of a block's keys, in each thread.
 template <class Block>
 __device__ __forceinline__ u64 least_key(const Block& block, SampleShared& shared, u64 own) {
-    const u32 high = min_of_warp((u32)(own >> 32)), low = min_of_warp((u32)(own >> 32) == high ? (u32)own : 0xffffffffu);
-    if ((block.thread() & 31) == 0) shared.keys[block.thread() >> 5] = (u64)high << 32 | low;
+    const u64 least_own = least_of_warp(own);
+    if ((block.thread() & 31) == 0) shared.keys[block.thread() >> 5] = least_own;
     block.sync();
     u64 least = shared.keys[0];
 #pragma unroll 1

@@ -52,15 +52,7 @@ __device__ __forceinline__ void multiply_segment(float2 (&acc)[SETS], const unsi
             float2 step = make_float2(0, 0);
             if (column < rows) b = inputs[column * stride + i * 8 + (g & 1) * 4 + t];
             if (row < rows) step = steps[i * rows + row];
-            int c[4] = {0, 0, 0, 0};
-            mma_u8_s8(c, a[0], a[1], a[2], a[3], b.x, b.y);
-            mma_u8_s8(c, a[4], a[5], a[6], a[7], b.z, b.w);
-            const float d0 = __fmul_rn((float)(c[0] * 256 + c[1]), step.x);
-            const float d1 = __fmul_rn((float)(c[2] * 256 + c[3]), step.x);
-            acc[s].x = __fmaf_rn(low_bf16(first), d0, acc[s].x);
-            acc[s].x = __fmaf_rn(high_bf16(first), step.y, acc[s].x);
-            acc[s].y = __fmaf_rn(low_bf16(second), d1, acc[s].y);
-            acc[s].y = __fmaf_rn(high_bf16(second), step.y, acc[s].y);
+            add_group(acc[s], a, first, second, b, step);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The sum of what a token's experts compute.
+//! The sum of the outputs of a token's experts.
 
 use crate::{
     lanes::sigmoid,
@@ -6,7 +6,7 @@ use crate::{
     simd::{WithSimd, dispatch},
 };
 
-/// What each token's output is made of, besides its experts'.
+/// The parts of each token's output besides those of its experts.
 #[derive(Clone, Copy, Default)]
 pub struct CombineWith<'a> {
     /// A shared expert's output `[tokens, hidden]`.

@@ -55,6 +55,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("persistent_product.cuh", include_str!("../cuda/persistent_product.cuh")),
     ("quantize.cuh", include_str!("../cuda/quantize.cuh")),
     ("sample.cuh", include_str!("../cuda/sample.cuh")),
+    ("sort_key.cuh", include_str!("../cuda/sort_key.cuh")),
     ("warpgroup.cuh", include_str!("../cuda/warpgroup.cuh")),
     ("wide.cuh", include_str!("../cuda/wide.cuh")),
     ("wide_warpgroup.cuh", include_str!("../cuda/wide_warpgroup.cuh")),

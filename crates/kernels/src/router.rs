@@ -19,12 +19,12 @@ pub struct RouterRule {
     /// Multiplies the weights.
     pub scale: f32,
     /// Groups of experts, of which only the best `topk_group` are open; a group's score is the sum
-    /// of those of its two best experts.
+    /// of its two best experts' scores.
     pub n_group: usize,
     pub topk_group: usize,
 }
 
-/// What is made of a router's logits.
+/// The function that makes scores of a router's logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouterScores {
     Softmax,

@@ -1,7 +1,7 @@
 //! Mixture of experts: a router that chooses experts for each token, the experts as stacked layers,
 //! and the block of both.
 
-use std::cell::OnceCell;
+use std::{cell::OnceCell, sync::Arc};
 
 use kernels::{RouterRule, RouterScores};
 use mlx::Array;
@@ -21,7 +21,8 @@ pub struct Router {
     pub(crate) rule: RouterRule,
     /// Added to scores for the choice alone, float32 `[experts]`.
     pub(crate) bias: Option<Array>,
-    /// The bias in a GPU's memory.
+    /// The bias as the CPU's kernel takes it, and in a GPU's memory.
+    pub(crate) prepared_bias: OnceCell<Arc<[f32]>>,
     pub(crate) device_bias: OnceCell<Array>,
 }
 
@@ -38,7 +39,7 @@ impl Router {
             n_group: 1,
             topk_group: 1,
         };
-        Router { rule, bias: None, device_bias: OnceCell::new() }
+        Router { rule, bias: None, prepared_bias: OnceCell::new(), device_bias: OnceCell::new() }
     }
 
     /// Sigmoid scores, `eps` added to the sum by which weights are divided, and weights multiplied
@@ -100,7 +101,7 @@ impl Experts {
     }
 }
 
-/// What the experts of tokens compute.
+/// The outputs of the tokens' experts.
 pub(crate) struct ExpertOutputs {
     /// Those that a router chose, `[tokens, n, hidden]`. The CUDA back end may append the rows of
     /// the one of all tokens for its own `combine_experts`: `[tokens * n + tokens, hidden]`.
@@ -109,7 +110,7 @@ pub(crate) struct ExpertOutputs {
     pub shared: Option<Array>,
 }
 
-/// What the experts of tokens compute, by a product after another.
+/// The outputs of the tokens' experts, one product after another.
 #[track_caller]
 pub(crate) fn expert_products(
     x: &Array,

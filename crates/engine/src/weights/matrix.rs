@@ -15,11 +15,15 @@ const PARTS: [&str; 3] = ["weight", "scales", "biases"];
 impl Weights {
     /// A matrix `[outputs, inputs]`, or a stack of them `[count, outputs, inputs]`.
     pub(super) fn matrix(&self, name: &str, shape: &[i32]) -> Result<Matrix> {
+        Ok(self.stored_matrix(name, shape)?.in_kernel_groups())
+    }
+
+    fn stored_matrix(&self, name: &str, shape: &[i32]) -> Result<Matrix> {
         let (inputs, rows) = (shape[shape.len() - 1], &shape[..shape.len() - 1]);
         let with_last = |last: i32| [rows, &[last]].concat();
         let [weight, scales, biases] = PARTS.map(|part| format!("{name}.{part}"));
         if let Some(random) = self.store.random {
-            return Ok(self.random_matrix(random, name, shape)?.in_kernel_groups());
+            return self.random_matrix(random, name, shape);
         }
         if !self.has(&scales) {
             self.check_declared(&weight, None)?;
@@ -52,7 +56,7 @@ impl Weights {
             }
             _ => (scales, None),
         };
-        Ok(Matrix::Quantized(Quantized { codes, scales, biases, quantization }).in_kernel_groups())
+        Ok(Matrix::Quantized(Quantized { codes, scales, biases, quantization }))
     }
 
     /// Compares a matrix's stored format with config.json's.

@@ -1,7 +1,5 @@
 // Times of each kernel of a mixture of experts, launched alone: 256 experts of 2,048 by 512, 8 of them for each token.
-#include "bench.h"
-
-#include <algorithm>
+#include "problem.h"
 
 #include "../experts_few.cu"
 #include "../experts_warpgroup.cu"
@@ -17,9 +15,7 @@ constexpr int EXPERTS = 256, PER_TOKEN = 8, HIDDEN = 2048, INNER = 512, LAYERS =
 
 __global__ void fill(u32* words, size_t count, u32 seed, u32 mask, u32 bits) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
-        u32 x = (u32)i * 2654435761u + seed;
-        x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
-        words[i] = x & mask | bits;
+        words[i] = mix((u32)i * 2654435761u + seed) & mask | bits;
     }
 }
 
@@ -57,8 +53,6 @@ K* allow(K* kernel, int shared) {
     CHECK(cudaFuncSetAttribute((const void*)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     return kernel;
 }
-
-int sms;
 
 // All kernels for a number of tokens.
 void measure(int tokens) {

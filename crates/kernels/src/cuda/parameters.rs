@@ -43,18 +43,18 @@ pub struct ProductPart {
 /// Matrices of a launch; unused ones have no tiles.
 pub type ProductParts = [ProductPart; 4];
 
-/// The rows of places by expert, `share` of which have the same row of inputs; without an order, 0,
-/// all rows are where they are.
+/// The row of each place, by expert, `share` of which have the same row of inputs; without rows, 0,
+/// each is in its own place.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RowOrder {
-    pub order: u64,
+    pub rows: u64,
     pub share: i32,
     pub padding: i32,
 }
 
 /// Every row in its own place.
-pub const OWN_ORDER: RowOrder = RowOrder { order: 0, share: 1, padding: 0 };
+pub const OWN_ORDER: RowOrder = RowOrder { rows: 0, share: 1, padding: 0 };
 
 /// Rows by expert: tiles of places and the row of each place, as a kernel lists them.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +120,7 @@ pub struct RouterParameters {
     pub open_groups: i32,
 }
 
-/// What a token's output is made of besides its experts' outputs; each may be 0.
+/// The parts of a token's output besides those of its experts; each may be 0.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CombineArrays {

@@ -22,7 +22,7 @@ fn headers(test: &str) -> PathBuf {
     for name in ["metal_simdgroup", "metal_stdlib"] {
         fs::write(folder.join(name), "").unwrap();
     }
-    // Of the delta rule only the kernel that goes token by token: the other multiplies matrices.
+    // The delta rule's kernel for many tokens multiplies matrices, which are not emulated.
     let sequential = "template <typename InT, int Dk, int Dv, int Hk, int Hv, int Ckpt>";
     for (name, from) in
         [("quantized.h", None), ("sdpa_vector.h", None), ("gated_delta_update.h", Some(sequential))]

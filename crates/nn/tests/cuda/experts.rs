@@ -1,29 +1,21 @@
 //! Mixtures of experts.
 
 use lanner_nn::{
-    Activation, Experts, Linear, Matrix, MixtureOfExperts, Mlp, Residual, Router, SharedExpert,
-    StackedLinear, quantize,
+    Activation, Experts, Linear, MixtureOfExperts, Mlp, Residual, Router, SharedExpert, StackedLinear,
 };
-use mlx::{
-    Array, Dtype,
-    quant::{Mode, Quantization},
-};
+use mlx::Array;
 
-use super::support::{array, bits, check, has_device, is_gpu, linear, norm};
+use super::support::{array, bits, check, has_device, is_gpu, linear, norm, quantized};
 
 /// Stacked layers of random weights.
-fn stack(seed: u64, [experts, outputs, inputs]: [i32; 3], bits: i32) -> StackedLinear {
-    let weight = array(seed, &[experts, outputs, inputs]).astype(Dtype::Bfloat16);
-    let quantization = Quantization { mode: Mode::Affine, group_size: 64, bits };
-    StackedLinear::prepacked(Matrix::Quantized(quantize(&weight, quantization))).unwrap()
+fn stack(seed: u64, size: [i32; 3], bits: i32) -> StackedLinear {
+    StackedLinear::prepacked(quantized(seed, &size, [bits, 64])).unwrap()
 }
 
 /// A router's product, in float32.
 fn router(seed: u64, experts: i32, inputs: i32, bias: bool) -> Linear {
-    let weight = array(seed, &[experts, inputs]).astype(Dtype::Bfloat16);
-    let quantization = Quantization { mode: Mode::Affine, group_size: 64, bits: 8 };
     let bias = bias.then(|| array(seed + 1, &[experts]));
-    Linear::unrounded(Matrix::Quantized(quantize(&weight, quantization)), bias).unwrap()
+    Linear::unrounded(quantized(seed, &[experts, inputs], [8, 64]), bias).unwrap()
 }
 
 /// Rows `tokens` with different experts each, `[tokens, n]`.

@@ -126,16 +126,16 @@ pub(crate) fn linear(seed: u64, size: [i32; 2], bits: i32, bias: bool) -> Linear
     linear_in_groups(seed, size, [bits, 64], bias)
 }
 
-pub(crate) fn linear_in_groups(
-    seed: u64,
-    [outputs, inputs]: [i32; 2],
-    [bits, group_size]: [i32; 2],
-    bias: bool,
-) -> Linear {
-    let weight = array(seed, &[outputs, inputs]).astype(Dtype::Bfloat16);
+pub(crate) fn linear_in_groups(seed: u64, size: [i32; 2], format: [i32; 2], bias: bool) -> Linear {
+    let bias = bias.then(|| array(seed + 1, &size[..1]));
+    Linear::prepacked(quantized(seed, &size, format), bias).unwrap()
+}
+
+/// A random matrix, or a stack of them.
+pub(crate) fn quantized(seed: u64, shape: &[i32], [bits, group_size]: [i32; 2]) -> Matrix {
     let quantization = Quantization { mode: Mode::Affine, group_size, bits };
-    let weight = Matrix::Quantized(quantize(&weight, quantization)).in_kernel_groups();
-    Linear::prepacked(weight, bias.then(|| array(seed + 1, &[outputs]))).unwrap()
+    let weight = array(seed, shape).astype(Dtype::Bfloat16);
+    Matrix::Quantized(quantize(&weight, quantization)).in_kernel_groups()
 }
 
 pub(crate) fn norm(seed: u64, size: i32) -> RmsNorm {

@@ -39,7 +39,7 @@ pub fn float32_values(weight: Weight, out: &mut [f32], k: usize) {
     with_matrix(weight, k, Unpack { out, k });
 }
 
-/// What is done with the rows of a weight, whatever its format.
+/// Work on the rows of a weight of any format.
 trait WithMatrix {
     fn run<W: WeightMatrix>(self, weight: W);
 }

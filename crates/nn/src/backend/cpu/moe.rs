@@ -1,4 +1,4 @@
-//! Mixture of experts: choice of experts, and the sum of what they compute.
+//! Mixture of experts: choice of experts, and the sum of their outputs.
 
 use mlx::{Array, Dtype, OutputSpec, apply, apply_many};
 
@@ -22,7 +22,8 @@ pub(crate) fn top_k(scores: &Array, k: i32) -> Array {
 #[track_caller]
 pub(crate) fn route(logits: &Array, router: &Router) -> Routing {
     let (rule, experts) = (router.rule, logits.dim(1) as usize);
-    let bias = router.bias.as_ref().map(weight_values);
+    let prepare = |bias| router.prepared_bias.get_or_init(|| weight_values(bias).into()).clone();
+    let bias = router.bias.as_ref().map(prepare);
     let shape = vec![logits.dim(0), rule.per_token as i32];
     let output = |dtype| OutputSpec { shape: shape.clone(), dtype };
     let specs = [output(Dtype::Uint32), output(Dtype::Float32)];
@@ -35,7 +36,7 @@ pub(crate) fn route(logits: &Array, router: &Router) -> Routing {
     Routing { experts, weights }
 }
 
-/// The sum of what experts compute, `[tokens, n, hidden]`, and of what is added to it.
+/// The sum of experts' outputs `[tokens, n, hidden]`, and of what is added to it.
 #[track_caller]
 pub(crate) fn combine_experts(outputs: &Array, weights: &Array, with: CombineWith) -> Array {
     let (tokens, hidden) = (outputs.dim(0), outputs.dim(2));

@@ -80,7 +80,7 @@ pub(crate) fn grouped_linear(x: &Array, weight: &WeightStorage, indices: &Array)
     out.reshape(&shape).astype(x.dtype())
 }
 
-/// What the experts of tokens compute.
+/// The outputs of the tokens' experts.
 #[track_caller]
 pub(crate) fn expert_outputs(
     x: &Array,
@@ -140,7 +140,7 @@ struct RowsByExpert<'a> {
     count: usize,
     /// Rows of an expert that all tokens have, after the others: only of few rows.
     shared: usize,
-    /// Of more rows than `MAX_FEW`.
+    /// The order by expert, if there are more rows than `MAX_FEW`.
     order: Option<Order>,
 }
 
@@ -177,8 +177,8 @@ impl<'a> RowsByExpert<'a> {
         RowsByExpert { shared: shared as usize, ..self }
     }
 
-    /// The products of all rows with a stack, `share` of which have the same row of the source, and
-    /// of shared rows with a matrix, whose rows of the source begin with `shared_inputs`.
+    /// Multiplies all rows with a stack, and shared rows with a matrix. `share` of the rows have
+    /// the same row of the source; its rows from `shared_inputs` on are those of shared rows.
     #[track_caller]
     fn multiply<const N: usize>(
         &self,
@@ -197,8 +197,8 @@ impl<'a> RowsByExpert<'a> {
             }
             Some(order) => {
                 let layout = if has_warpgroups() { Layout::Bytes } else { Layout::Many };
-                let places = RowOrder { order: order.order.pointer(), share, padding: 0 };
-                QuantizedInputs::new(source, order.places() as i32, inputs, layout, places)
+                let rows = RowOrder { rows: order.order.pointer(), share, padding: 0 };
+                QuantizedInputs::new(source, order.places() as i32, inputs, layout, rows)
             }
         };
         for bits in [4, 8] {

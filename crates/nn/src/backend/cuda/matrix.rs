@@ -7,9 +7,9 @@ use mlx::Array;
 pub(crate) struct DeviceMatrix {
     /// Uint8.
     pub tiles: Array,
-    /// Of all matrices, one after the other.
+    /// The layout of all matrices, one after the other.
     pub layout: TiledLayout,
-    /// Of one matrix.
+    /// Outputs of one matrix.
     pub outputs: i32,
     pub inputs: i32,
 }

@@ -1,4 +1,4 @@
-//! Mixture of experts: routers, and the sum of what experts compute.
+//! Mixture of experts: routers, and the sum of the outputs of experts.
 
 use kernels::{
     RouterScores,
@@ -57,7 +57,7 @@ impl Router {
     }
 }
 
-/// The sum of what experts compute, as [`ExpertOutputs`](crate::moe::ExpertOutputs) has it, and of
+/// The sum of experts' outputs, as [`ExpertOutputs`](crate::moe::ExpertOutputs) has them, and of
 /// what is added to it.
 #[track_caller]
 pub(crate) fn combine_experts(outputs: &Array, weights: &Array, with: CombineWith) -> Array {

@@ -182,7 +182,7 @@ impl QuantizedInputs {
         rows: i32,
         inputs: i32,
         layout: Layout,
-        places: RowOrder,
+        order: RowOrder,
     ) -> QuantizedInputs {
         assert!(inputs % 64 == 0, "{inputs} inputs are not groups of 64");
         let segments = (inputs as usize).div_ceil(512);
@@ -197,7 +197,7 @@ impl QuantizedInputs {
             rows: rows as i32,
             layout: layout as i32,
         };
-        source.quantize(to, places);
+        source.quantize(to, order);
         QuantizedInputs { integers, rows, segments, layout }
     }
 
@@ -384,19 +384,22 @@ impl<'a> Source<'a> {
 
     /// Makes integers of the rows, by the kernels for few or for many.
     #[track_caller]
-    fn quantize(self, to: QuantizedRows, places: RowOrder) {
+    fn quantize(self, to: QuantizedRows, order: RowOrder) {
         let (arguments, at) = (Arguments::new().with(to), resident_f32);
         let (groups, rows) = (to.groups as usize, to.rows as usize);
-        let many = to.layout != Layout::Few as i32 && (rows > self.max_few_rows() || places.order != 0);
+        let many = to.layout != Layout::Few as i32 && (rows > self.max_few_rows() || order.rows != 0);
         let grid = [groups / 8, if many { rows.div_ceil(8) } else { rows }, 1];
         match self {
             Source::Plain { x } => {
                 let x = at(x);
                 let arguments = arguments.with(x.device_address());
                 match many {
-                    true => launch("quantize_many", grid, 256, 0, arguments.with(places)),
+                    true => launch("quantize_many", grid, 256, 0, arguments.with(order)),
                     false => launch("quantize", grid, 256, 0, arguments),
                 }
+            }
+            _ if order.rows != 0 && !matches!(self, Source::Gated { .. }) => {
+                unreachable!("norms have no order of rows")
             }
             Source::Normed { x, norm } => {
                 let (x, weight) = (at(x), norm.device_weight());
@@ -413,7 +416,7 @@ impl<'a> Source<'a> {
                 let arguments =
                     arguments.with(gate.device_address()).with(up.device_address()).with(activation);
                 match many {
-                    true => launch("quantize_many_gated", grid, 256, 0, arguments.with(places)),
+                    true => launch("quantize_many_gated", grid, 256, 0, arguments.with(order)),
                     false => launch("quantize_gated", grid, 256, 0, arguments),
                 }
             }

@@ -43,7 +43,7 @@ fn best_groups(choice: &Array, rule: &RouterRule) -> Array {
     (choice.reshape(&[tokens, n_group, size]) + mask).reshape(&[tokens, experts])
 }
 
-/// The sum of what experts compute, `[tokens, n, hidden]`, and of what is added to it.
+/// The sum of experts' outputs `[tokens, n, hidden]`, and of what is added to it.
 #[track_caller]
 pub(crate) fn combine_experts(outputs: &Array, weights: &Array, with: CombineWith) -> Array {
     let weights = weights.reshape(&[weights.dim(0), weights.dim(1), 1]);
