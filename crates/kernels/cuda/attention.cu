@@ -11,6 +11,8 @@ struct Block {
     __align__(16) float queries[ROWS][DIM];
     __align__(16) float weights[KEY_BLOCK][ROWS];
     float maxima[8][ROWS], largest[ROWS], totals[ROWS];
+    // Of sums beside a sink.
+    float factors[ROWS];
 
     __device__ __forceinline__ void load(const AttentionRow& row, const float* q, int first, int head, int heads,
                                          int group) {
@@ -69,8 +71,9 @@ struct Block {
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const int end = visible_keys(row, first + r, group, base);
-            score[r] = thread < min(end, count) ? score[r] * scale : -INFINITY;
+            const int end = min(visible_keys(row, first + r, group, base), count);
+            const bool seen = thread >= hidden_keys(row, first + r, group, base) && thread < end;
+            score[r] = seen ? score[r] * scale : -INFINITY;
             float most = score[r];
             most = largest_of_lanes(most);
             if (lane == 0) maxima[warp][r] = most;
@@ -108,22 +111,25 @@ constexpr int few_slots(int dim, bool deep) { return (deep ? 1024 : 512) / dim; 
 template <int DIM, int ROWS, int AHEAD>
 __device__ __forceinline__ void merge_blocks(Block<DIM, ROWS, AHEAD>& shared, const AttentionRow& row, const float* all,
                                              float* out, int head, int heads, int group, int blocks,
-                                             const OutputGates& gates) {
+                                             const HeadOutputs& outputs) {
     constexpr int PARTS = 256 / DIM, OWN = ROWS / PARTS, TOGETHER = KEY_BLOCK / 2;
     const int thread = threadIdx.x, column = thread % DIM, first = thread / DIM * OWN;
     float most = -INFINITY, total = 0, sums[OWN];
-    int visible[OWN];
+    int hidden[OWN], visible[OWN];
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
         sums[i] = 0;
+        hidden[i] = hidden_keys(row, first + i, group, 0) / KEY_BLOCK;
         visible[i] = (visible_keys(row, first + i, group, 0) + KEY_BLOCK - 1) / KEY_BLOCK;
     }
     for (int start = 0; start < blocks; start += TOGETHER) {
         const int end = min(blocks, start + TOGETHER);
         if (thread < ROWS) {
             const int seen = min(end, (visible_keys(row, thread, group, 0) + KEY_BLOCK - 1) / KEY_BLOCK);
+            const int unseen = max(start, hidden_keys(row, thread, group, 0) / KEY_BLOCK);
             const float* parts = all + ((size_t)start * ROWS + thread) * (DIM + 2) + DIM;
-            merge_totals(most, total, shared.weights, thread, parts, (size_t)ROWS * (DIM + 2), start, seen);
+            merge_totals(most, total, shared.weights, thread, parts, (size_t)ROWS * (DIM + 2), start, unseen, seen);
+            if (end == blocks) shared.factors[thread] = outputs.add_sink(total, most, head * group + thread % group);
             shared.totals[thread] = total;
         }
         __syncthreads();
@@ -131,7 +137,7 @@ __device__ __forceinline__ void merge_blocks(Block<DIM, ROWS, AHEAD>& shared, co
         for (int b = start; b < end; b++) {
 #pragma unroll
             for (int i = 0; i < OWN; i++) {
-                if (b >= visible[i]) continue;
+                if (b < hidden[i] || b >= visible[i]) continue;
                 const float part = all[((size_t)b * ROWS + first + i) * (DIM + 2) + column];
                 const float before = shared.weights[2 * (b - start)][first + i];
                 const float now = shared.weights[2 * (b - start) + 1][first + i];
@@ -145,7 +151,7 @@ __device__ __forceinline__ void merge_blocks(Block<DIM, ROWS, AHEAD>& shared, co
         const int r = first + i;
         if (visible[i] == 0) continue;
         const size_t to = (size_t)(row.start + r / group) * heads + head * group + r % group;
-        out[to * DIM + column] = gates.apply(sums[i] / shared.totals[r], to, column);
+        out[to * DIM + column] = outputs.apply(sums[i] * shared.factors[r] / shared.totals[r], to, column);
     }
 }
 
@@ -155,7 +161,7 @@ __device__ __forceinline__ void merge_blocks(Block<DIM, ROWS, AHEAD>& shared, co
 template <int DIM, int ROWS, bool DEEP>
 __device__ __forceinline__ void attend_few(const AttentionRows& rows, const float* q, float* out, float* partials,
                                            u32* arrived, int heads, int kv_heads, float scale,
-                                           const OutputGates& gates) {
+                                           const HeadOutputs& outputs) {
     constexpr int PARTS = 256 / DIM, OWN = ROWS / PARTS, SLOTS = few_slots(DIM, DEEP);
     using OwnBlock = Block<DIM, ROWS, few_parts(DEEP)>;
     DYNAMIC_SHARED(memory);
@@ -221,8 +227,9 @@ __device__ __forceinline__ void attend_few(const AttentionRows& rows, const floa
             const size_t token = row.start + r / group;
             const size_t own = token * heads + head * group + r % group;
             // A merge with nothing multiplies by 1 and adds zeros.
-            out[own * DIM + column] =
-                gates.apply(__fmaf_rn(0.0f, 0.0f, sums[i]) / shared.totals[r], own, column);
+            float total = shared.totals[r];
+            const float factor = outputs.add_sink(total, shared.largest[r], head * group + r % group);
+            out[own * DIM + column] = outputs.apply(__fmaf_rn(0.0f, 0.0f, sums[i]) * factor / total, own, column);
         }
         return;
     }
@@ -244,14 +251,14 @@ __device__ __forceinline__ void attend_few(const AttentionRows& rows, const floa
     __syncthreads();
     if (!last) return;
     __threadfence();
-    merge_blocks<DIM, ROWS, few_parts(DEEP)>(shared, row, all, out, head, heads, group, blocks, gates);
+    merge_blocks<DIM, ROWS, few_parts(DEEP)>(shared, row, all, out, head, heads, group, blocks, outputs);
 }
 
 #define ATTEND_FEW(name, dim, queries, deep)                                                                 \
     extern "C" __global__ void __launch_bounds__(256, 2) name(                                               \
         const __grid_constant__ AttentionRows rows, const float* q, float* out, float* partials, u32* arrived, \
-        int heads, int kv_heads, float scale, const __grid_constant__ OutputGates gates) {                   \
-        attend_few<dim, queries, deep>(rows, q, out, partials, arrived, heads, kv_heads, scale, gates);      \
+        int heads, int kv_heads, float scale, const __grid_constant__ HeadOutputs outputs) {                   \
+        attend_few<dim, queries, deep>(rows, q, out, partials, arrived, heads, kv_heads, scale, outputs);      \
     }
 
 ATTEND_FEW(attend_few_64_4, 64, 4, false)

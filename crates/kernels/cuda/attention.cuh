@@ -11,11 +11,20 @@ constexpr int KEY_BLOCK = 256;
 // of banks.
 constexpr int PART = 16, KEY_STRIDE = PART + 4;
 
-// Gates of the heads' outputs, of which each is multiplied by its gate's sigmoid: [tokens] rows of heads,
-// `stride` numbers from one head to the next. Null: none.
-struct OutputGates {
+// What becomes of heads' sums. Gates, by whose sigmoid outputs are multiplied: [tokens] rows of heads, `stride` numbers
+// from one head to the next. Sinks: a score for each head that only takes part in the sum of weights. Null: none.
+struct HeadOutputs {
     const float* gates;
+    const float* sinks;
     int stride;
+
+    // Adds a head's sink to the sum of its weights, whose largest score is `most`; returns the factor of its other sums.
+    __device__ __forceinline__ float add_sink(float& total, float most, int head) const {
+        if (!sinks) return 1.0f;
+        const float sink = sinks[head], largest = sink > most ? sink : most, factor = exact_exp(most - largest);
+        total = __fmaf_rn(factor, total, exact_exp(sink - largest));
+        return factor;
+    }
 
     // 0 if there are none.
     __device__ __forceinline__ float load(size_t head, int column) const {
@@ -48,6 +57,8 @@ struct AttentionRow {
     int capacity;
     // For attend_many: its first CTA in the grid's first dimension.
     int first_chunk;
+    // Most keys that a query sees, its own included.
+    int window;
 };
 constexpr int MAX_ATTENTION_ROWS = 64;
 struct AttentionRows {
@@ -59,6 +70,21 @@ struct AttentionRows {
 __device__ __forceinline__ int visible_keys(const AttentionRow& row, int r, int group, int base) {
     const int token = r / group;
     return token < row.tokens ? row.length - row.tokens + token + 1 - base : 0;
+}
+
+// Keys before those that query `r` sees, from position `base` on; negative if it sees some before.
+__device__ __forceinline__ int hidden_keys(const AttentionRow& row, int r, int group, int base) {
+    return max(row.length - row.tokens + r / group + 1 - row.window, 0) - base;
+}
+
+// Whether it sees a key of the block at `base`.
+__device__ __forceinline__ bool sees_block(const AttentionRow& row, int r, int group, int base) {
+    return visible_keys(row, r, group, base) > 0 && hidden_keys(row, r, group, base) < KEY_BLOCK;
+}
+
+// Where the first block starts that query `r`, or one after it, sees.
+__device__ __forceinline__ int first_block(const AttentionRow& row, int r, int group) {
+    return hidden_keys(row, r, group, 0) & ~(KEY_BLOCK - 1);
 }
 
 // Copies `ROWS` queries of key head `head`, by 256 threads: query `r` is that of head r % group of token
@@ -81,14 +107,14 @@ __device__ __forceinline__ void merge_block(float& most, float& before, float& n
     most = next;
 }
 
-// Merges the maxima and totals of blocks `start` up to `end` of a query; `parts` are those of block `start`, `stride`
+// Merges the maxima and totals of blocks `first` up to `end` of a query; `parts` are those of block `start`, `stride`
 // numbers before those of the next. The factors of block b, for what was there before and for the block, go to
 // factors[2 (b - start)][query] and the next.
 template <int QUERIES>
 __device__ __forceinline__ void merge_totals(float& most, float& total, float (*factors)[QUERIES], int query,
-                                             const float* parts, size_t stride, int start, int end) {
+                                             const float* parts, size_t stride, int start, int first, int end) {
 #pragma unroll 4
-    for (int b = start; b < end; b++) {
+    for (int b = first; b < end; b++) {
         const float largest = parts[(b - start) * stride], part_total = parts[(b - start) * stride + 1];
         float before, now;
         merge_block(most, before, now, largest);

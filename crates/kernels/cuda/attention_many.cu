@@ -97,10 +97,12 @@ struct Chunk {
 #pragma unroll
         for (int r = 0; r < SCORED; r++) {
             const int end = min(visible_keys(row, first + query + r, group, base), count);
+            const int hidden = hidden_keys(row, first + query + r, group, base);
             float largest = -INFINITY;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float score = key + i * 64 < end ? scores[i][r] * scale : -INFINITY;
+                const bool seen = key + i * 64 >= hidden && key + i * 64 < end;
+                const float score = seen ? scores[i][r] * scale : -INFINITY;
                 scores[i][r] = score;
                 largest = score > largest ? score : largest;
             }
@@ -124,7 +126,7 @@ struct Chunk {
             float sum = 0;
             for (int i = lane & 15; i < KEY_BLOCK; i += 16) sum = sum + weights[i][r];
             sum = reduce_16(sum);
-            if ((lane & 15) == 0) merge(r, sum, visible_keys(row, first + r, group, base) > 0);
+            if ((lane & 15) == 0) merge(r, sum, sees_block(row, first + r, group, base));
         }
     }
 
@@ -180,7 +182,7 @@ struct Chunk {
 // Grid: chunks of all sequences, kv_heads; 256 threads.
 template <int DIM, int ROWS>
 __device__ __forceinline__ void attend_many(const AttentionRows& rows, const float* q, float* out, int heads,
-                                            int kv_heads, float scale, const OutputGates& gates) {
+                                            int kv_heads, float scale, const HeadOutputs& outputs) {
     using Own = Chunk<DIM, ROWS>;
     static_assert(sizeof(Own) == many_shared(DIM, ROWS), "the launch sets its size");
     DYNAMIC_SHARED(memory);
@@ -197,7 +199,7 @@ __device__ __forceinline__ void attend_many(const AttentionRows& rows, const flo
     for (int i = 0; i < Own::OWN; i++) sums[i][0] = sums[i][1] = 0;
     const int last = min(first + ROWS, row.tokens * group) - 1, end = visible_keys(row, last, group, 0);
 #pragma unroll 1
-    for (int base = 0; base < end; base += KEY_BLOCK) {
+    for (int base = first_block(row, first, group); base < end; base += KEY_BLOCK) {
         const int count = min(KEY_BLOCK, end - base);
         const size_t at = ((size_t)head * row.capacity + base) * DIM;
         float scores[4][Own::SCORED];
@@ -210,6 +212,11 @@ __device__ __forceinline__ void attend_many(const AttentionRows& rows, const flo
         shared.add_values(row.values + at, count, sums);
         __syncthreads();
     }
+    if (threadIdx.x < ROWS) {
+        const int r = threadIdx.x, own = head * group + (first + r) % group;
+        shared.now[r] = outputs.add_sink(shared.all[r], shared.most[r], own);
+    }
+    __syncthreads();
     const int column = threadIdx.x % (DIM / Own::COLUMNS) * Own::COLUMNS;
     const int query = threadIdx.x / (DIM / Own::COLUMNS) * Own::OWN;
 #pragma unroll
@@ -219,15 +226,16 @@ __device__ __forceinline__ void attend_many(const AttentionRows& rows, const flo
         const size_t to = (size_t)(row.start + token) * heads + head * group + r % group;
 #pragma unroll
         for (int c = 0; c < Own::COLUMNS; c++)
-            out[to * DIM + column + c] = gates.apply(sums[i][c] / shared.all[query + i], to, column + c);
+            out[to * DIM + column + c] =
+                outputs.apply(sums[i][c] * shared.now[query + i] / shared.all[query + i], to, column + c);
     }
 }
 
 #define ATTEND_MANY(dim, queries)                                                                            \
     extern "C" __global__ void __launch_bounds__(256, 2) attend_many_##dim(                                   \
         const __grid_constant__ AttentionRows rows, const float* q, float* out, int heads, int kv_heads,     \
-        float scale, const __grid_constant__ OutputGates gates) {                                            \
-        attend_many<dim, queries>(rows, q, out, heads, kv_heads, scale, gates);                              \
+        float scale, const __grid_constant__ HeadOutputs outputs) {                                            \
+        attend_many<dim, queries>(rows, q, out, heads, kv_heads, scale, outputs);                              \
     }
 
 ATTEND_MANY(64, 32)

@@ -59,7 +59,7 @@ __device__ __forceinline__ void attention_merge(MergeShared& shared, const Token
         const size_t quad = key_head * own.quads + query / QUAD;
         const size_t slice = quad * (own.dim / SLICE) + column / SLICE;
         const float* parts = own.partials + (slice * own.blocks * QUAD + query % QUAD) * PARTIAL;
-        const float gate = has_output ? own.gates.load(head, column + thread) : 0.0f;
+        const float gate = has_output ? own.outputs.load(head, column + thread) : 0.0f;
         if (!waited) wait();
         waited = true;
         if (!has) break;
@@ -86,6 +86,9 @@ __device__ __forceinline__ void attention_merge(MergeShared& shared, const Token
             }
             sync_threads(0, THREADS);
         }
-        if (has_output) own.out[(size_t)head * own.dim + column + thread] = gated_output(own.gates, sum / total, gate);
+        if (has_output) {
+            if (own.outputs.sinks) sum = sum * own.outputs.add_sink(total, most, head);
+            own.out[(size_t)head * own.dim + column + thread] = gated_output(own.outputs, sum / total, gate);
+        }
     }
 }

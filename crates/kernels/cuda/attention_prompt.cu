@@ -56,7 +56,7 @@ struct PromptThread {
 
     __device__ __forceinline__ PromptThread(Own& shared, const AttentionRow& row, int head, int first, int group,
                                             int last_visible)
-        : shared(shared), row(row), first(first), group(group), end(last_visible), left(0), next_base(0), next_pass(0),
+        : shared(shared), row(row), first(first), group(group), end(last_visible), left(0), next_base(first_block(row, first, group)), next_pass(0),
           next_slot(0), slot(0) {
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, across = warp % Own::ACROSS;
         const int over = (lane & 1) + (lane >> 4) * 2, along = lane >> 1 & 7;
@@ -193,16 +193,19 @@ struct PromptThread {
         return &shared.weights[from_key + key + j * 8][(query ^ (key & 7) * 4) ^ half * 16];
     }
 
-    // Scales scores and hides those of keys that queries do not see; `largest` of all so far.
+    // Scales scores and hides those of keys that queries do not see; `largest` of all so far. Only with FROM there may be
+    // such keys before those that are seen.
+    template <bool FROM>
     __device__ __forceinline__ void mask(int base, int from_key, int count, float scale, float (&scores)[8][8],
                                          float (&largest)[8]) {
 #pragma unroll
         for (int r = 0; r < 8; r++) {
             const int visible = visible_keys(row, first + row_of(query, r), group, base);
             const int seen = min(visible, count) - from_key - key;
+            const int hidden = FROM ? hidden_keys(row, first + row_of(query, r), group, base) - from_key - key : 0;
 #pragma unroll
             for (int j = 0; j < 8; j++) {
-                scores[j][r] = j * 8 < seen ? scores[j][r] * scale : -INFINITY;
+                scores[j][r] = j * 8 < seen && (!FROM || j * 8 >= hidden) ? scores[j][r] * scale : -INFINITY;
                 largest[r] = fmaxf(scores[j][r], largest[r]);
             }
         }
@@ -271,7 +274,11 @@ struct PromptThread {
         for (; passed < count; passed += Own::KEYS) {
             float scores[8][8];
             multiply(passed, count, scores);
-            mask(base, passed, count, scale, scores, largest);
+            if (hidden_keys(row, first + ROWS - 1, group, base) > passed) {
+                mask<true>(base, passed, count, scale, scores, largest);
+            } else {
+                mask<false>(base, passed, count, scale, scores, largest);
+            }
             store(passed, scores);
         }
         share_largest(largest);
@@ -296,7 +303,7 @@ struct PromptThread {
 #pragma unroll
             for (int i = 0; i < 4; i++) sums[i] = reduce_16(sums[i]);
             const float sum = lane == 0 ? sums[0] : lane == 1 ? sums[1] : lane == 2 ? sums[2] : sums[3];
-            if (lane < 4) merge(four + lane, sum, visible_keys(row, first + four + lane, group, base) > 0);
+            if (lane < 4) merge(four + lane, sum, sees_block(row, first + four + lane, group, base));
         }
     }
 
@@ -402,10 +409,14 @@ struct PromptThread {
 
     // Writes the chunk's outputs, through the memory of weights.
     __device__ __forceinline__ void write(float* out, int head, int heads, const float (&sums)[8][Own::COLUMNS],
-                                          const OutputGates& gates) {
+                                          const HeadOutputs& outputs) {
         static_assert(DIM <= KEY_BLOCK, "outputs have room");
         float* place = &shared.weights[0][0];
         __syncthreads();
+        if (threadIdx.x < ROWS) {
+            const int r = threadIdx.x;
+            shared.most[r] = outputs.add_sink(shared.all[r], shared.most[r], head * group + (first + r) % group);
+        }
 #pragma unroll
         for (int i = 0; i < 8; i++)
 #pragma unroll
@@ -419,10 +430,10 @@ struct PromptThread {
             if (token >= row.tokens) break;
             const size_t to = (size_t)(row.start + token) * heads + head * group + (first + r) % group;
             const float4 four = *(const float4*)(place + i);
-            const float all = shared.all[r];
-            *(float4*)(out + to * DIM + at) =
-                make_float4(gates.apply(four.x / all, to, at), gates.apply(four.y / all, to, at + 1),
-                            gates.apply(four.z / all, to, at + 2), gates.apply(four.w / all, to, at + 3));
+            const float all = shared.all[r], factor = shared.most[r];
+            *(float4*)(out + to * DIM + at) = make_float4(
+                outputs.apply(four.x * factor / all, to, at), outputs.apply(four.y * factor / all, to, at + 1),
+                outputs.apply(four.z * factor / all, to, at + 2), outputs.apply(four.w * factor / all, to, at + 3));
         }
     }
 };
@@ -430,7 +441,7 @@ struct PromptThread {
 // Grid: kv_heads, chunks of all sequences; 128 threads.
 template <int DIM, int ROWS>
 __device__ __forceinline__ void attend_prompt(const AttentionRows& rows, const float* q, float* out, int heads,
-                                              int kv_heads, float scale, const OutputGates& gates) {
+                                              int kv_heads, float scale, const HeadOutputs& outputs) {
     using Own = PromptChunk<DIM, ROWS>;
     static_assert(sizeof(Own) == prompt_shared(DIM, ROWS), "the launch sets its size");
     DYNAMIC_SHARED(memory);
@@ -447,19 +458,19 @@ __device__ __forceinline__ void attend_prompt(const AttentionRows& rows, const f
 #pragma unroll
     for (int i = 0; i < 8 * Own::COLUMNS; i++) (&sums[0][0])[i] = 0;
 #pragma unroll 1
-    for (int base = 0; base < end; base += KEY_BLOCK) {
+    for (int base = first_block(row, first, group); base < end; base += KEY_BLOCK) {
         const int count = min(KEY_BLOCK, end - base);
         own.weigh(base, count, scale);
         own.add_values(count, sums);
     }
-    own.write(out, head, heads, sums, gates);
+    own.write(out, head, heads, sums, outputs);
 }
 
 #define ATTEND_PROMPT(dim, queries)                                                                          \
     extern "C" __global__ void __launch_bounds__(128, 2) attend_prompt_##dim(                                 \
         const __grid_constant__ AttentionRows rows, const float* q, float* out, int heads, int kv_heads,     \
-        float scale, const __grid_constant__ OutputGates gates) {                                            \
-        attend_prompt<dim, queries>(rows, q, out, heads, kv_heads, scale, gates);                            \
+        float scale, const __grid_constant__ HeadOutputs outputs) {                                            \
+        attend_prompt<dim, queries>(rows, q, out, heads, kv_heads, scale, outputs);                            \
     }
 
 ATTEND_PROMPT(64, 64)

@@ -147,7 +147,7 @@ __device__ __forceinline__ void attention_short(ShortShared& shared, const Token
         const int query = lane / SHORT_COLUMNS, own_column = column + lane % SHORT_COLUMNS;
         const size_t of_query = head * group + first + query;
         const bool has_output = has && warp == 0 && query < queries;
-        const float gate = has_output ? own.gates.load(of_query, own_column) : 0.0f;
+        const float gate = has_output ? own.outputs.load(of_query, own_column) : 0.0f;
         if (!waited) wait();
         waited = true;
         if (!has) break;
@@ -173,7 +173,13 @@ __device__ __forceinline__ void attention_short(ShortShared& shared, const Token
                 total = __fmaf_rn(before, total, now * shared.totals[b][query]);
                 sum = __fmaf_rn(before, sum, shared.sums[b][lane] * now);
             }
-            own.out[of_query * DIM + own_column] = gated_output(own.gates, sum / total, gate);
+            if (own.outputs.sinks) {
+                float most = shared.largest[0][query];
+#pragma unroll 1
+                for (int b = 1; b < own.blocks; b++) most = fmaxf(shared.largest[b][query], most);
+                sum = sum * own.outputs.add_sink(total, most, of_query);
+            }
+            own.out[of_query * DIM + own_column] = gated_output(own.outputs, sum / total, gate);
         }
         sync_threads(0, THREADS);
     }

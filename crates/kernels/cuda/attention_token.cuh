@@ -21,12 +21,14 @@ struct TokenAttention {
     float* scores;
     // [kv_heads][quads][slices][blocks][QUAD][PARTIAL]: sums, then the largest score and the sum of weights.
     float* partials;
-    OutputGates gates;
+    HeadOutputs outputs;
     int heads, kv_heads;
     // Quads of queries of a key head, and blocks of keys.
     int quads, blocks;
     float scale;
     int dim;
+    // Keys before those that the token sees, of the first block.
+    int hidden;
 };
 
 template <int DIM>
@@ -88,8 +90,8 @@ struct ValueShared {
 __device__ __forceinline__ int quotient(int a, int b) { return b == 1 ? a : a / b; }
 
 // An output after its gate, if there are gates.
-__device__ __forceinline__ float gated_output(const OutputGates& gates, float value, float gate) {
-    return gates.gates ? value * sigmoid(gate) : value;
+__device__ __forceinline__ float gated_output(const HeadOutputs& outputs, float value, float gate) {
+    return outputs.gates ? value * sigmoid(gate) : value;
 }
 
 // Adds `count` products, a multiple of twice as many as `Numbers` has, in their order: those of some are loaded while
@@ -225,7 +227,7 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
             const float* query = shared.queries[(at - quad) * QUAD + lane % QUAD];
             const float* key = shared.keys[warp][lane / QUAD];
             float* to = own.scores + ((size_t)at * own.blocks * KEY_BLOCK + chunk * SCORE_KEYS) * QUAD + lane;
-            const bool exists = lane / QUAD < count_of(chunk);
+            const bool exists = lane / QUAD < count_of(chunk), hidden = chunk * SCORE_KEYS + lane / QUAD < own.hidden;
             job += WARPS, chunk += WARPS, has = job < end;
             while (chunk >= chunks) chunk -= chunks, at++;
             float score = 0;
@@ -242,7 +244,7 @@ __device__ __forceinline__ void attention_scores(ScoreShared<DIM>& shared, const
                     commit_copies();
                 }
             }
-            if (exists) *to = score * own.scale;
+            if (exists) *to = hidden ? -INFINITY : score * own.scale;
             if (has) make_key(at, chunk);
         }
         sync_threads(0, THREADS);

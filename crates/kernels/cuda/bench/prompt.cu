@@ -29,7 +29,7 @@ __global__ void old_delta_64(const __grid_constant__ DeltaRows rows, int key_hea
 __global__ void old_delta_128(const __grid_constant__ DeltaRows rows, int key_heads, int value_heads);
 #define DECLARE(name)                                                                                          \
     __global__ void name(const __grid_constant__ AttentionRows rows, const float* q, float* out, int heads,    \
-                         int kv_heads, float scale, const __grid_constant__ OutputGates gates)
+                         int kv_heads, float scale, const __grid_constant__ HeadOutputs outputs)
 DECLARE(attend_many_64);
 DECLARE(attend_many_128);
 DECLARE(attend_many_256);
@@ -183,7 +183,7 @@ struct Sequence {
     int tokens, past;
 };
 
-using Attend = void (*)(const AttentionRows, const float*, float*, int, int, float, const OutputGates);
+using Attend = void (*)(const AttentionRows, const float*, float*, int, int, float, const HeadOutputs);
 
 void attention(int dim, int heads, int kv_heads, std::vector<Sequence> sequences, bool gated, bool odd, int layers) {
     int tokens = 0, longest = 0;
@@ -203,7 +203,7 @@ void attention(int dim, int heads, int kv_heads, std::vector<Sequence> sequences
         int start = 0, chunks = 0;
         for (auto& s : sequences) {
             const int capacity = s.tokens + s.past + 5;
-            rows.row[rows.count++] = {k.at + at, v.at + at, start, s.tokens, s.tokens + s.past, capacity, chunks};
+            rows.row[rows.count++] = {k.at + at, v.at + at, start, s.tokens, s.tokens + s.past, capacity, chunks, 0x7fffffff};
             at += (size_t)capacity * kv_heads * dim, start += s.tokens;
             chunks += (s.tokens * heads / kv_heads + queries - 1) / queries;
         }
@@ -211,16 +211,16 @@ void attention(int dim, int heads, int kv_heads, std::vector<Sequence> sequences
     };
     const int few = dim == 256 ? 16 : 32, many = dim == 256 ? 32 : 64;
     const auto before = rows_of(few), now = rows_of(many);
-    const OutputGates gates{gated ? q.at + dim : nullptr, 2 * dim};
+    const HeadOutputs outputs{gated ? q.at + dim : nullptr, nullptr, 2 * dim};
     const float scale = 1 / std::sqrt((float)dim);
     const float* from = queries.at;
     const Attend old = dim == 64 ? attend_many_64 : dim == 128 ? attend_many_128 : attend_many_256;
     const Attend own = dim == 64 ? attend_prompt_64 : dim == 128 ? attend_prompt_128 : attend_prompt_256;
     auto old_kernel = [&] {
-        go(old, dim3(before.second, kv_heads), 256, many_shared(dim, few), before.first, from, out.at, heads, kv_heads, scale, gates);
+        go(old, dim3(before.second, kv_heads), 256, many_shared(dim, few), before.first, from, out.at, heads, kv_heads, scale, outputs);
     };
     auto new_kernel = [&] {
-        go(own, dim3(kv_heads, now.second), 128, prompt_shared(dim, many), now.first, from, out.at, heads, kv_heads, scale, gates);
+        go(own, dim3(kv_heads, now.second), 128, prompt_shared(dim, many), now.first, from, out.at, heads, kv_heads, scale, outputs);
     };
     char name[100];
     snprintf(name, sizeof(name), "attention %d/%d of %d, %d tokens of %zu after %d%s%s", heads, kv_heads, dim, tokens, sequences.size(),

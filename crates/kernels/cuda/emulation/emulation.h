@@ -44,6 +44,10 @@ template <class T>
 T min(T a, T b) {
     return b < a ? b : a;
 }
+template <class T>
+T max(T a, T b) {
+    return b > a ? b : a;
+}
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }

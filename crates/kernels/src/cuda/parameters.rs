@@ -255,7 +255,8 @@ pub struct AttentionSpan {
     pub length: i32,
     pub capacity: i32,
     pub first_chunk: i32,
-    pub padding: i32,
+    /// Most keys that a query sees, its own included.
+    pub window: i32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -266,11 +267,13 @@ pub struct AttentionSpans {
     pub padding: i32,
 }
 
-/// Gates of the outputs of heads, or 0, and numbers from one head's to the next's.
+/// Gates of the outputs of heads, or 0, with the numbers from one head's to the next's; sinks of
+/// heads, or 0.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub struct OutputGates {
+pub struct HeadOutputs {
     pub gates: u64,
+    pub sinks: u64,
     pub stride: i32,
     pub padding: i32,
 }
@@ -369,13 +372,16 @@ pub struct TokenAttention {
     pub out: u64,
     pub scores: u64,
     pub partials: u64,
-    pub gates: OutputGates,
+    pub outputs: HeadOutputs,
     pub heads: i32,
     pub kv_heads: i32,
     pub quads: i32,
     pub blocks: i32,
     pub scale: f32,
     pub dim: i32,
+    /// Keys before those that the token sees, of the first block.
+    pub hidden: i32,
+    pub padding: i32,
 }
 
 /// Queries that are computed together, columns of values, and numbers that stand for them and what
@@ -473,7 +479,7 @@ pub const fn delta_shared(dim: usize) -> usize {
 pub const fn few_shared(dim: usize, rows: usize, deep: bool) -> usize {
     let (slots, parts) = if deep { (1024 / dim, 4) } else { (512 / dim, 3) };
     let (piece, keys) = (16, 8 * parts * 32 * 20);
-    (slots * piece * dim + keys + rows * dim + 256 * rows + 10 * rows) * 4 + slots * 8
+    (slots * piece * dim + keys + rows * dim + 256 * rows + 11 * rows) * 4 + slots * 8
 }
 
 /// Queries in a block of attention of many queries.

@@ -2,7 +2,7 @@
 
 use kernels::{Sampling, sample};
 use lanner_nn::{
-    AllowedTokens, CoreAttention, KvBuffer, KvRow, Rope, RopePairs, TokenDraw, TokenList, sample_tokens,
+    AllowedTokens, CoreAttention, KvBuffer, KvRow, Rope, RopePairs, Softmax, TokenDraw, TokenList, sample_tokens,
 };
 use mlx::Array;
 
@@ -13,6 +13,17 @@ type Shape = (i32, i32, i32, usize, bool, bool);
 
 /// Steps of several sequences: the tokens of each in each step.
 fn attend(shape: Shape, pairs: RopePairs, steps: &[&[i32]]) -> Vec<Vec<u32>> {
+    attend_within(None, false, shape, pairs, steps)
+}
+
+/// The same with a window, and with sinks.
+fn attend_within(
+    window: Option<i32>,
+    sinks: bool,
+    shape: Shape,
+    pairs: RopePairs,
+    steps: &[&[i32]],
+) -> Vec<Vec<u32>> {
     let (heads, kv_heads, dim, half, gated, normed) = shape;
     let frequencies = (0..half).map(|i| 1e4f32.powf(-(i as f32) / half as f32)).collect();
     let mut attention =
@@ -22,6 +33,10 @@ fn attend(shape: Shape, pairs: RopePairs, steps: &[&[i32]]) -> Vec<Vec<u32>> {
     }
     if gated {
         attention = attention.with_output_gate();
+    }
+    if sinks {
+        let scaled = Softmax::scaled((dim as f32).powf(-0.5));
+        attention = attention.with_softmax(Softmax { sinks: Some(array(3, &[heads])), ..scaled });
     }
     let sequences = steps[0].len();
     let mut buffers: Vec<[KvBuffer; 2]> = (0..sequences).map(|_| Default::default()).collect();
@@ -39,7 +54,7 @@ fn attend(shape: Shape, pairs: RopePairs, steps: &[&[i32]]) -> Vec<Vec<u32>> {
             .map(|((past, tokens), [keys, values])| KvRow {
                 tokens: *tokens,
                 past: *past,
-                window: None,
+                window,
                 images: &[],
                 keys,
                 values,
@@ -99,6 +114,43 @@ fn attention_of_steps_of_every_kind_matches_the_cpu() {
             check(&format!("tokens of {heads} heads of {dim} after a long prompt"), || {
                 let steps: [&[i32]; 6] = [&[600], &[1], &[8100], &[1], &[1], &[1]];
                 attend((heads, kv_heads, dim, 32, false, true), RopePairs::Halves, &steps)
+            });
+        }
+    }
+}
+
+#[test]
+fn attention_with_windows_and_sinks_matches_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    // Windows that end in the block where they start, that span several, and that see all keys.
+    for (heads, kv_heads, dim, window) in
+        [(4, 2, 64, 40), (16, 1, 64, 300), (2, 1, 128, 257), (2, 1, 256, 100), (4, 2, 64, 5000)]
+    {
+        check(&format!("{heads} heads of {dim} with a window of {window}"), || {
+            let shape = (heads, kv_heads, dim, 32, dim == 256, false);
+            let steps: [&[i32]; 7] = [&[300, 9], &[1, 1], &[240, 0], &[17, 2], &[3, 290], &[1, 1], &[0, 1]];
+            attend_within(Some(window), window != 100, shape, RopePairs::Halves, &steps)
+        });
+    }
+    check("sinks without a window", || {
+        let steps: [&[i32]; 6] = [&[300], &[1], &[240], &[17], &[3], &[1]];
+        attend_within(None, true, (8, 1, 64, 32, false, false), RopePairs::Halves, &steps)
+    });
+    // Values that are summed up by columns, and blocks that a kernel of its own merges.
+    for (dim, window) in [(64, 1000), (64, 1900), (128, 1800), (256, 1600)] {
+        check(&format!("tokens of {dim} after a window of {window}"), || {
+            let steps: [&[i32]; 5] = [&[1900], &[1], &[1], &[146], &[1]];
+            attend_within(Some(window), dim != 128, (5, 1, dim, 16, true, true), RopePairs::Halves, &steps)
+        });
+    }
+    if is_gpu() {
+        for (heads, kv_heads, dim, window) in [(64, 8, 64, 128), (32, 16, 128, 1024), (16, 8, 256, 1024)] {
+            check(&format!("a long prompt of {heads} heads of {dim} with a window of {window}"), || {
+                let steps: [&[i32]; 5] = [&[3000, 1500], &[1, 1], &[1, 600], &[1, 0], &[0, 1]];
+                let shape = (heads, kv_heads, dim, 32, false, true);
+                attend_within(Some(window), dim == 64, shape, RopePairs::Halves, &steps)
             });
         }
     }

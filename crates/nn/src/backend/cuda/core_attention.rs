@@ -5,7 +5,7 @@ use kernels::{
     RopePairs,
     cuda::{
         ATTENTION_PARTIAL, ATTENTION_QUAD, ATTENTION_SLICE, AttentionSpan, AttentionSpans, HeadArrays,
-        HeadSizes, HeadSpan, HeadSpans, OperationKind, OutputGates, SHORT_ATTENTION_BLOCKS, TokenAttention,
+        HeadOutputs, HeadSizes, HeadSpan, HeadSpans, OperationKind, SHORT_ATTENTION_BLOCKS, TokenAttention,
         few_shared, many_queries, many_shared, prompt_queries, prompt_shared,
     },
 };
@@ -14,7 +14,8 @@ use mlx::{Array, Dtype, cuda::Arguments};
 use super::{
     super::cpu,
     launch::{
-        counters, device, empty, fall_back, into_resident, is_f32, launch, resident, scratch_f32, zeros,
+        counters, device, empty, fall_back, into_resident, is_f32, launch, resident, resident_f32, scratch_f32,
+        zeros,
     },
     persistent::{self, queue},
 };
@@ -23,6 +24,7 @@ use crate::{CoreAttention, KEY_BLOCK, KvRow, RmsNorm};
 /// Parameters on the device.
 pub(crate) struct DeviceAttention {
     frequencies: Array,
+    sinks: Option<Array>,
 }
 
 /// Sequences of a launch.
@@ -69,7 +71,6 @@ fn unsupported(
     positions: &Array,
     rows: &[KvRow],
 ) -> Option<&'static str> {
-    let softmax = &attention.softmax;
     if positions.ndim() != 1 {
         return Some("attention of images, whose positions have several axes");
     }
@@ -79,13 +80,10 @@ fn unsupported(
     if ![64, 128, 256].contains(&attention.head_dim) {
         return Some("attention with heads of other sizes than 64, 128 and 256");
     }
-    if softmax.softcap.is_some() || softmax.sinks.is_some() {
-        return Some("attention with capped scores or sinks");
+    if attention.softmax.softcap.is_some() {
+        return Some("attention with capped scores");
     }
-    if rows.iter().any(|row| !row.images.is_empty()) {
-        return Some("attention inside images");
-    }
-    rows.iter().any(|row| row.window.is_some()).then_some("attention with a window")
+    rows.iter().any(|row| !row.images.is_empty()).then_some("attention inside images")
 }
 
 /// The buffers of a row, and its first token.
@@ -95,6 +93,31 @@ struct Placed {
     start: i32,
     tokens: i32,
     past: i32,
+    /// Most keys that a query sees, its own included.
+    window: i32,
+}
+
+impl Placed {
+    /// Tokens before those that the row's first query sees.
+    fn hidden(&self) -> i32 {
+        (self.past + 1 - self.window).max(0)
+    }
+
+    /// Whole blocks of them, in tokens: kernels get the buffers from there on.
+    fn skipped(&self) -> i32 {
+        self.hidden() / KEY_BLOCK * KEY_BLOCK
+    }
+
+    /// Tokens that kernels get, the row's own included.
+    fn length(&self) -> i32 {
+        self.past + self.tokens - self.skipped()
+    }
+
+    /// The addresses of those tokens' keys and values.
+    fn buffers(&self) -> [u64; 2] {
+        let offset = self.skipped() as u64 * self.keys.dim(2) as u64 * size_of::<f32>() as u64;
+        [&self.keys, &self.values].map(|buffer| buffer.device_address() + offset)
+    }
 }
 
 /// Attention of some rows, whose tokens begin at `start`; returns where they end.
@@ -113,20 +136,21 @@ fn some_rows(
         let (tokens, past) = (row.tokens, row.past);
         let buffers = row.reserve(attention.kv_heads, attention.head_dim, Dtype::Float32);
         let [keys, values] = buffers.map(into_resident);
-        placed.push(Placed { keys, values, start: end, tokens, past });
+        let window = row.window.unwrap_or(i32::MAX);
+        placed.push(Placed { keys, values, start: end, tokens, past, window });
         end += tokens;
     }
     let group = attention.heads / attention.kv_heads;
-    let gates = output_gates(attention, qkv[0]);
+    let outputs = head_outputs(attention, qkv[0]);
     if qkv[0].dim(0) == 1 && group <= FEW && persistent::is_allowed() {
         let heads = Heads::of_rows(attention, qkv, positions, &placed, None);
-        attend_token(attention, &heads, &placed[0], gates, out);
+        attend_token(attention, &heads, &placed[0], outputs, out);
     } else {
         let queries = rotate_and_append(attention, qkv, positions, &placed, end);
         let (few, many): (Vec<&Placed>, Vec<&Placed>) =
             placed.iter().partition(|row| row.tokens * group <= FEW);
-        attend_few(attention, &queries, &few, gates, out);
-        attend_many(attention, &queries, &many, gates, out);
+        attend_few(attention, &queries, &few, outputs, out);
+        attend_many(attention, &queries, &many, outputs, out);
     }
     for (row, Placed { keys, values, .. }) in rows.iter_mut().zip(placed) {
         row.keys.refill(Some(keys));
@@ -157,10 +181,11 @@ impl Heads {
         let none = HeadSpan { keys: 0, values: 0, past: 0, capacity: 0, start: 0, position: 0 };
         let mut spans = HeadSpans { spans: [none; ROWS], count: rows.len() as i32, padding: 0 };
         for (span, row) in spans.spans.iter_mut().zip(rows) {
+            let [keys, values] = row.buffers();
             *span = HeadSpan {
-                keys: row.keys.device_address(),
-                values: row.values.device_address(),
-                past: row.past,
+                keys,
+                values,
+                past: row.past - row.skipped(),
                 capacity: row.keys.dim(1),
                 start: row.start - first,
                 position: positions[row.start as usize],
@@ -228,20 +253,21 @@ fn attention_spans(rows: &[&Placed], chunks: impl Fn(&Placed) -> i32) -> (Attent
         length: 0,
         capacity: 0,
         first_chunk: 0,
-        padding: 0,
+        window: i32::MAX,
     };
     let mut spans = AttentionSpans { spans: [none; ROWS], count: rows.len() as i32, padding: 0 };
     let mut first_chunk = 0;
     for (span, row) in spans.spans.iter_mut().zip(rows) {
+        let [keys, values] = row.buffers();
         *span = AttentionSpan {
-            keys: row.keys.device_address(),
-            values: row.values.device_address(),
+            keys,
+            values,
             start: row.start,
             tokens: row.tokens,
-            length: row.past + row.tokens,
+            length: row.length(),
             capacity: row.keys.dim(1),
             first_chunk,
-            padding: 0,
+            window: row.window,
         };
         first_chunk += chunks(row);
     }
@@ -249,8 +275,8 @@ fn attention_spans(rows: &[&Placed], chunks: impl Fn(&Placed) -> i32) -> (Attent
 }
 
 #[track_caller]
-fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: OutputGates, out: &Array) {
-    let Some(longest) = rows.iter().map(|row| row.past + row.tokens).max() else { return };
+fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], outputs: HeadOutputs, out: &Array) {
+    let Some(longest) = rows.iter().map(|row| row.length()).max() else { return };
     let CoreAttention { heads, kv_heads, head_dim: dim, .. } = attention;
     let queries = rows.iter().map(|row| row.tokens * heads / kv_heads).max().unwrap_or(0);
     let queries = if queries <= 4 { 4 } else { FEW };
@@ -280,17 +306,17 @@ fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: Out
         .with(*heads)
         .with(*kv_heads)
         .with(attention.softmax.scale)
-        .with(gates);
+        .with(outputs);
     let shared = few_shared(*dim as usize, queries as usize, deep);
     launch(name, [blocks as usize, *kv_heads as usize, rows.len()], 256, shared, arguments);
 }
 
 /// Attention of a single token.
 #[track_caller]
-fn attend_token(attention: &CoreAttention, heads: &Heads, row: &Placed, gates: OutputGates, out: &Array) {
+fn attend_token(attention: &CoreAttention, heads: &Heads, row: &Placed, outputs: HeadOutputs, out: &Array) {
     let CoreAttention { heads: queries, kv_heads, head_dim: dim, .. } = attention;
     let quads = (queries / kv_heads + ATTENTION_QUAD - 1) / ATTENTION_QUAD;
-    let blocks = (row.past + 1 + KEY_BLOCK - 1) / KEY_BLOCK;
+    let blocks = (row.length() + KEY_BLOCK - 1) / KEY_BLOCK;
     let is_short = blocks <= SHORT_ATTENTION_BLOCKS;
     let slices = dim / ATTENTION_SLICE;
     let scores = scratch_f32([kv_heads * quads, blocks, KEY_BLOCK, ATTENTION_QUAD]);
@@ -301,13 +327,15 @@ fn attend_token(attention: &CoreAttention, heads: &Heads, row: &Placed, gates: O
         out: out.device_address(),
         scores: scores.pointer(),
         partials: partials.as_ref().map_or(0, |partials| partials.pointer()),
-        gates,
+        outputs,
         heads: *queries,
         kv_heads: *kv_heads,
         quads,
         blocks,
         scale: attention.softmax.scale,
         dim: *dim,
+        hidden: row.hidden() - row.skipped(),
+        padding: 0,
     };
     use OperationKind::*;
     let (scores, values) = match (dim, is_short) {
@@ -328,7 +356,7 @@ fn attend_token(attention: &CoreAttention, heads: &Heads, row: &Placed, gates: O
 }
 
 #[track_caller]
-fn attend_many(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: OutputGates, out: &Array) {
+fn attend_many(attention: &CoreAttention, q: &Array, rows: &[&Placed], outputs: HeadOutputs, out: &Array) {
     if rows.is_empty() {
         return;
     }
@@ -355,7 +383,7 @@ fn attend_many(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: Ou
         .with(*heads)
         .with(*kv_heads)
         .with(attention.softmax.scale)
-        .with(gates);
+        .with(outputs);
     let (chunks, kv_heads) = (chunks as usize, *kv_heads as usize);
     match is_prompt {
         true => launch(name, [kv_heads, chunks, 1], 128, prompt_shared(*dim as usize), arguments),
@@ -375,11 +403,13 @@ fn fills_device(head_dim: i32, chunks: i32) -> bool {
     matches!(device.capability.0, 9 | 10) && 4 * chunks >= least_of_four * device.multiprocessors as i32
 }
 
-/// The gates after the queries, if there are any.
-fn output_gates(attention: &CoreAttention, q: &Array) -> OutputGates {
+/// The gates after the queries, if there are any, and sinks.
+#[track_caller]
+fn head_outputs(attention: &CoreAttention, q: &Array) -> HeadOutputs {
     let gates = || q.device_address() + attention.head_dim as u64 * 4;
     let gates = if attention.output_gate { gates() } else { 0 };
-    OutputGates { gates, stride: query_stride(attention), padding: 0 }
+    let sinks = attention.on_device().sinks.as_ref().map_or(0, Array::device_address);
+    HeadOutputs { gates, sinks, stride: query_stride(attention), padding: 0 }
 }
 
 impl DeviceAttention {
@@ -390,6 +420,7 @@ impl DeviceAttention {
             true => zeros(&[1], Dtype::Float32),
             false => into_resident(Array::from_slice(frequencies, &[frequencies.len() as i32])),
         };
-        DeviceAttention { frequencies }
+        let sinks = attention.softmax.sinks.as_ref().map(|sinks| resident_f32(sinks).into_owned());
+        DeviceAttention { frequencies, sinks }
     }
 }
