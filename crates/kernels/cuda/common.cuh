@@ -176,7 +176,13 @@ __device__ __forceinline__ void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-// c[16 features][8 columns] += a[16][32] u8 * b[32][8] s8, exact.
+// c[16 features][8 columns] += a[16][32] s8 * b[32][8] s8, exact; below with u8 for a.
+__device__ __forceinline__ void mma_s8_s8(int* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
 __device__ __forceinline__ void mma_u8_s8(int* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
@@ -203,10 +209,14 @@ constexpr int GROUPS = SEGMENT / GROUP;
 // Output features of a tile: the rows of one tensor core instruction.
 constexpr int TILE = 16;
 
+// Formats of weights: affine codes of 4 or 8 bits, and floats of 4 bits (e2m1) with a scale for each half group.
+constexpr int MXFP4 = 16 + 4;
+constexpr int bits_of(int format) { return format & 15; }
+
 // Bytes of a tile's segment: codes in fragment order, then a scale and a bias in bfloat16 for each group
-// and feature.
-constexpr int code_bytes(int bits) { return TILE * SEGMENT * bits / 8; }
-constexpr int block_bytes(int bits) { return code_bytes(bits) + GROUPS * TILE * 4; }
+// and feature, or the scales of the group's halves.
+constexpr int code_bytes(int format) { return TILE * SEGMENT * bits_of(format) / 8; }
+constexpr int block_bytes(int format) { return code_bytes(format) + GROUPS * TILE * 4; }
 // Inputs for warpgroups (wide_warpgroup.cuh): rows of a block, bytes of its integers, and with steps.
 constexpr int BLOCK_OF_ROWS = 64, BLOCK_PLANES = BLOCK_OF_ROWS * 2 * GROUP;
 constexpr int BLOCK_OF_INPUTS = BLOCK_PLANES + BLOCK_OF_ROWS * 8;
@@ -216,10 +226,22 @@ constexpr int BLOCK_BYTES = block_bytes(4);
 __device__ __forceinline__ float low_bf16(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_bf16(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 
+// Twice the values of four floats of 4 bits, as signed bytes. Bytes are selected where a code's first bit is not set,
+// and are zeros where it is.
+__device__ __forceinline__ u32 doubled_floats(u32 codes) {
+    constexpr u32 SMALL = 0x03020100, LARGE = 0x0c080604;
+    const u32 positive = __byte_perm(SMALL, LARGE, codes & 0xffff), negative = __byte_perm(SMALL, LARGE, ~codes & 0x8888 | codes & 0x7777);
+    return (positive + 0x80808080 - negative) ^ 0x80808080;
+}
+
 // The A fragments of a group's two m16n8k32.
-template <int BITS>
+template <int FORMAT>
 __device__ __forceinline__ void load_codes(u32* a, const uint4* codes, int group, int lane) {
-    if (BITS == 4) {
+    if (FORMAT == MXFP4) {
+        const uint4 q = codes[group * 32 + lane];
+        a[0] = doubled_floats(q.x), a[1] = doubled_floats(q.z), a[2] = doubled_floats(q.x >> 16), a[3] = doubled_floats(q.z >> 16);
+        a[4] = doubled_floats(q.y), a[5] = doubled_floats(q.w), a[6] = doubled_floats(q.y >> 16), a[7] = doubled_floats(q.w >> 16);
+    } else if (FORMAT == 4) {
         const uint4 q = codes[group * 32 + lane];
         const u32 mask = 0x0f0f0f0f;
         a[0] = q.x & mask, a[1] = q.z & mask, a[2] = q.x >> 4 & mask, a[3] = q.z >> 4 & mask;
@@ -231,10 +253,26 @@ __device__ __forceinline__ void load_codes(u32* a, const uint4* codes, int group
     }
 }
 
+// Adds the products of half a group of floats of 4 bits and a fragment of rows to sums: `scales` of the features.
+__device__ __forceinline__ void add_half_group(float2& sum, u32 a0, u32 a1, u32 a2, u32 a3, const float2& scales, u32 b0,
+                                               u32 b1, float step) {
+    int c[4] = {0, 0, 0, 0};
+    mma_s8_s8(c, a0, a1, a2, a3, b0, b1);
+    sum.x = __fmaf_rn(scales.x, __fmul_rn((float)(c[0] * 256 + c[1]), step), sum.x);
+    sum.y = __fmaf_rn(scales.y, __fmul_rn((float)(c[2] * 256 + c[3]), step), sum.y);
+}
+
 // Adds the products of a group and a fragment of rows to sums of the lane's features g and g + 8: `a` as load_codes has
 // it, `first` and `second` the features' scales and biases, `b` the rows' planes and `step` that of the lane's row.
+template <int FORMAT = 4>
 __device__ __forceinline__ void add_group(float2& sum, const u32 (&a)[8], u32 first, u32 second, const uint4& b,
                                           const float2& step) {
+    if (FORMAT == MXFP4) {
+        const float2 low = make_float2(low_bf16(first), low_bf16(second)), high = make_float2(high_bf16(first), high_bf16(second));
+        add_half_group(sum, a[0], a[1], a[2], a[3], low, b.x, b.y, step.x);
+        add_half_group(sum, a[4], a[5], a[6], a[7], high, b.z, b.w, step.x);
+        return;
+    }
     int c[4] = {0, 0, 0, 0};
     mma_u8_s8(c, a[0], a[1], a[2], a[3], b.x, b.y);
     mma_u8_s8(c, a[4], a[5], a[6], a[7], b.z, b.w);
@@ -268,11 +306,11 @@ __device__ __forceinline__ int find_part(const Parts& parts, int& tile) {
     return i;
 }
 
-// Writes the product of a row and a feature; padding has no place.
-__device__ __forceinline__ void write_product(const Part& part, int row, int feature, float sum) {
+// Writes the product of a row and a feature, of a matrix of a stack; padding has no place.
+__device__ __forceinline__ void write_product(const Part& part, int row, int feature, float sum, size_t matrix = 0) {
     if (feature >= part.features) return;
     const size_t at = (size_t)row * part.features + feature;
-    if (part.bias) sum = sum + part.bias[feature];
+    if (part.bias) sum = sum + part.bias[matrix * part.features + feature];
     if (part.stream) sum = sum + part.stream[at];
     part.out[at] = sum;
 }

@@ -6,7 +6,7 @@
 #include "experts.cuh"
 
 // Segments of a warp that are on their way together, and warps of a CTA.
-constexpr int expert_depth(int bits) { return bits == 4 ? 4 : 2; }
+constexpr int expert_depth(int format) { return bits_of(format) == 4 ? 4 : 2; }
 constexpr int EXPERT_WARPS = 8;
 
 // A lane's inputs of a group: those of its columns, if it has the row's.
@@ -15,16 +15,16 @@ struct RowGroup {
     float2 step;
 };
 
-template <int BITS>
+template <int FORMAT>
 __device__ __forceinline__ void multiply_row(float2& sum, const unsigned char* block, const RowGroup (&row)[GROUPS]) {
     const int lane = threadIdx.x & 31, g = lane >> 2;
-    const u32* scales = (const u32*)(block + code_bytes(BITS));
+    const u32* scales = (const u32*)(block + code_bytes(FORMAT));
     float2 acc = make_float2(0, 0);
 #pragma unroll
     for (int i = 0; i < GROUPS; i++) {
         u32 a[8];
-        load_codes<BITS>(a, (const uint4*)block, i, lane);
-        add_group(acc, a, scales[i * TILE + g], scales[i * TILE + g + 8], row[i].planes, row[i].step);
+        load_codes<FORMAT>(a, (const uint4*)block, i, lane);
+        add_group<FORMAT>(acc, a, scales[i * TILE + g], scales[i * TILE + g + 8], row[i].planes, row[i].step);
     }
     sum.x = sum.x + acc.x, sum.y = sum.y + acc.y;
 }
@@ -36,10 +36,10 @@ struct ExpertRowCounts {
     int stacks, assignments, shared, share, shared_inputs, rows, segments;
 };
 
-template <int BITS>
+template <int FORMAT>
 __device__ __forceinline__ void experts(const Parts& parts, const u32* chosen, const uint4* x, const float2* steps,
                                         const ExpertRowCounts& counts) {
-    constexpr int BLOCK = block_bytes(BITS), DEPTH = expert_depth(BITS);
+    constexpr int BLOCK = block_bytes(FORMAT), DEPTH = expert_depth(FORMAT);
     DYNAMIC_SHARED(memory);
     __shared__ __align__(8) u64 barriers[EXPERT_WARPS * DEPTH];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
@@ -91,23 +91,24 @@ __device__ __forceinline__ void experts(const Parts& parts, const u32* chosen, c
             }
             const u32 slot = done % DEPTH;
             barrier_wait(barrier + slot * 8, done / DEPTH & 1);
-            multiply_row<BITS>(sum, ring + slot * BLOCK, own);
+            multiply_row<FORMAT>(sum, ring + slot * BLOCK, own);
             __syncwarp();
             if (lane == 0 && segment + DEPTH < segments) fetch(segment + DEPTH, slot);
         }
         if (t == 0) {
-            write_product(part, row, tile * TILE + g, sum.x);
-            write_product(part, row, tile * TILE + g + 8, sum.y);
+            write_product(part, row, tile * TILE + g, sum.x, expert);
+            write_product(part, row, tile * TILE + g + 8, sum.y, expert);
         }
     }
 }
 
-#define EXPERTS(bits)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(EXPERT_WARPS * 32, 1) experts_few_##bits(                                 \
+#define EXPERTS(name, format)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(EXPERT_WARPS * 32, 1) experts_few_##name(                                 \
         const __grid_constant__ Parts parts, const u32* chosen, const uint4* x, const float2* steps,                   \
         ExpertRowCounts counts) {                                                                                      \
-        experts<bits>(parts, chosen, x, steps, counts);                                                                \
+        experts<format>(parts, chosen, x, steps, counts);                                                              \
     }
 
-EXPERTS(4)
-EXPERTS(8)
+EXPERTS(4, 4)
+EXPERTS(8, 8)
+EXPERTS(mxfp4, MXFP4)

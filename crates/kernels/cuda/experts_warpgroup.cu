@@ -3,18 +3,20 @@
 #include "medium_warpgroup.cuh"
 
 #if defined(EMULATED) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define EXPERTS_BODY(bits, chunks) medium_warpgroups<MediumTiling<bits, chunks, 0, true>>(parts, x, segments, 0, list)
+#define EXPERTS_BODY(format, chunks) medium_warpgroups<MediumTiling<format, chunks, 0, true>>(parts, x, segments, 0, list)
 #else
-#define EXPERTS_BODY(bits, chunks)
+#define EXPERTS_BODY(format, chunks)
 #endif
 
-#define EXPERTS_WARPGROUP(bits, rows, chunks)                                                                    \
-    extern "C" __global__ void __launch_bounds__(MediumTiling<bits, chunks>::ALL_THREADS, 1)                     \
-        experts_warpgroup_##bits##_##rows(const __grid_constant__ Parts parts, const u8* x, int segments,        \
+#define EXPERTS_WARPGROUP(name, format, rows, chunks)                                                            \
+    extern "C" __global__ void __launch_bounds__(MediumTiling<format, chunks>::ALL_THREADS, 1)                   \
+        experts_warpgroup_##name##_##rows(const __grid_constant__ Parts parts, const u8* x, int segments,        \
                                           const __grid_constant__ ExpertRows list) {                             \
-        EXPERTS_BODY(bits, chunks);                                                                                      \
+        EXPERTS_BODY(format, chunks);                                                                            \
     }
 
-EXPERTS_WARPGROUP(4, 32, 1)
-EXPERTS_WARPGROUP(4, 64, 2)
-EXPERTS_WARPGROUP(8, 32, 1)
+EXPERTS_WARPGROUP(4, 4, 32, 1)
+EXPERTS_WARPGROUP(4, 4, 64, 2)
+EXPERTS_WARPGROUP(8, 8, 32, 1)
+EXPERTS_WARPGROUP(mxfp4, MXFP4, 32, 1)
+EXPERTS_WARPGROUP(mxfp4, MXFP4, 64, 2)

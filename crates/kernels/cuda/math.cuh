@@ -66,9 +66,19 @@ __device__ __forceinline__ float gelu_tanh(float x) {
     return 0.5f * x * (1.0f + exact_tanh(inner));
 }
 
-// activation(gate) * up; 0 is SiLU, 1 GELU's approximation with tanh.
-__device__ __forceinline__ float gated_value(int activation, float gate, float up) {
-    return (activation ? gelu_tanh(gate) : silu(gate)) * up;
+// How a gate becomes a factor: 0 is SiLU, 1 GELU's approximation with tanh, 2 gpt-oss's with limits.
+struct GateActivation {
+    int kind;
+    float limit;
+};
+
+// A value beside its gate: activation(gate) * up.
+__device__ __forceinline__ float gated_value(const GateActivation& activation, float gate, float up) {
+    if (activation.kind < 2) return (activation.kind ? gelu_tanh(gate) : silu(gate)) * up;
+    const float limit = activation.limit;
+    gate = gate > limit ? limit : gate, up = up > limit ? limit : up;
+    up = up < -limit ? -limit : up;
+    return gate * sigmoid(1.702f * gate) * (up + 1.0f);
 }
 
 // ln(1 + exp(x))

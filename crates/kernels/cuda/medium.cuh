@@ -10,23 +10,23 @@
 constexpr int MEDIUM_TILES = 4, MEDIUM_WARPS = 8;
 // A warp's group: codes and scales of 64 features, planes and steps of 32 rows.
 constexpr int MEDIUM_SCALES = MEDIUM_TILES * TILE * 4, MEDIUM_PLANES = 32 * 2 * GROUP, MEDIUM_STEPS = 32 * 8;
-constexpr int medium_codes(int bits) { return MEDIUM_TILES * TILE * GROUP * bits / 8; }
-constexpr int medium_bytes(int bits) { return medium_codes(bits) + MEDIUM_SCALES + MEDIUM_PLANES + MEDIUM_STEPS; }
+constexpr int medium_codes(int format) { return MEDIUM_TILES * TILE * GROUP * bits_of(format) / 8; }
+constexpr int medium_bytes(int format) { return medium_codes(format) + MEDIUM_SCALES + MEDIUM_PLANES + MEDIUM_STEPS; }
 // Groups in flight.
-constexpr int medium_depth(int bits) { return bits == 4 ? 4 : 3; }
+constexpr int medium_depth(int format) { return bits_of(format) == 4 ? 4 : 3; }
 // Sums of 64 features and 64 rows.
 constexpr int MEDIUM_TOTALS = 64 * 64 * 4;
-constexpr int medium_shared(int bits) {
-    return MEDIUM_TOTALS + MEDIUM_WARPS * medium_depth(bits) * medium_bytes(bits) + 16;
+constexpr int medium_shared(int format) {
+    return MEDIUM_TOTALS + MEDIUM_WARPS * medium_depth(format) * medium_bytes(format) + 16;
 }
 
 // Grid: tiles of all parts / 4; 256 threads. `HALVES` of 32 rows each. With `EXPERTS` the rows are those of tile after
 // tile of `list`, 32 of one expert.
-template <int BITS, int HALVES, bool EXPERTS>
+template <int FORMAT, int HALVES, bool EXPERTS>
 __device__ __forceinline__ void medium(const Parts& parts, const u8* __restrict__ x,
                                        const float2* __restrict__ steps, int segments, int rows, const ExpertRows& list) {
-    constexpr int WORKERS = MEDIUM_WARPS / HALVES, DEPTH = medium_depth(BITS), BYTES = medium_bytes(BITS);
-    constexpr int CODES = medium_codes(BITS), GROUP_BYTES = TILE * GROUP * BITS / 8;
+    constexpr int WORKERS = MEDIUM_WARPS / HALVES, DEPTH = medium_depth(FORMAT), BYTES = medium_bytes(FORMAT);
+    constexpr int CODES = medium_codes(FORMAT), GROUP_BYTES = TILE * GROUP * bits_of(FORMAT) / 8;
     DYNAMIC_SHARED(memory);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     const int half = warp % HALVES, worker = warp / HALVES;
@@ -54,15 +54,15 @@ __device__ __forceinline__ void medium(const Parts& parts, const u8* __restrict_
     auto fetch_weights = [&](int group) {
         const u32 to = shared_address(ring + group % DEPTH * BYTES);
         const int in = group % GROUPS;
-        const u8* from = part.weights + ((size_t)weight_tile * segments + segment_of(group)) * block_bytes(BITS);
-        const size_t tile = (size_t)segments * block_bytes(BITS);
+        const u8* from = part.weights + ((size_t)weight_tile * segments + segment_of(group)) * block_bytes(FORMAT);
+        const size_t tile = (size_t)segments * block_bytes(FORMAT);
 #pragma unroll
         for (int i = 0; i < CODES / 512; i++) {
             const int at = i * 512 + lane * 16;
             copy_16(to + at, from + at / GROUP_BYTES * tile + in * GROUP_BYTES + at % GROUP_BYTES);
         }
         if (lane < 16) {
-            const u8* scales = from + lane / 4 * tile + code_bytes(BITS) + in * 64;
+            const u8* scales = from + lane / 4 * tile + code_bytes(FORMAT) + in * 64;
             copy_16(to + CODES + lane * 16, scales + lane % 4 * 16);
         }
     };
@@ -98,7 +98,7 @@ __device__ __forceinline__ void medium(const Parts& parts, const u8* __restrict_
         const u32* scales = (const u32*)(from + CODES) + g;
         const unsigned char* planes = from + CODES + MEDIUM_SCALES;
         const float4* pairs = (const float4*)(planes + MEDIUM_PLANES) + t;
-        multiply_group<BITS>(acc, (const uint4*)from, scales, planes + g * 128 + t * 16, pairs, lane);
+        multiply_group<FORMAT>(acc, (const uint4*)from, scales, planes + g * 128 + t * 16, pairs, lane);
         if (group % GROUPS < GROUPS - 1) continue;
         const int segment = segment_of(group);
         volatile u32* turn = turns + half;
@@ -119,9 +119,11 @@ __device__ __forceinline__ void medium(const Parts& parts, const u8* __restrict_
             for (int i = 0; i < 16; i++) {
                 const float4 sum = totals[i * 32];
                 const int at = row + i % 4 * 8, to = feature + i / 4 * 16;
-                if (at < rows) write_product(part, out_row(at), to, sum.x), write_product(part, out_row(at), to + 8, sum.z);
-                if (at + 1 >= rows) continue;
-                write_product(part, out_row(at + 1), to, sum.y), write_product(part, out_row(at + 1), to + 8, sum.w);
+                auto write = [&](int row, int feature, float value) {
+                    write_product(part, out_row(row), feature, value, own_rows.expert);
+                };
+                if (at < rows) write(at, to, sum.x), write(at, to + 8, sum.z);
+                if (at + 1 < rows) write(at + 1, to, sum.y), write(at + 1, to + 8, sum.w);
             }
         }
         __threadfence_block();

@@ -16,9 +16,9 @@ constexpr int WITHOUT_PRODUCTS = 1, WITHOUT_SCALING = 2, WITHOUT_COPIES = 4;
 constexpr int MEDIUM_PIECE = 4;
 
 // Tiles of 64 features and `CHUNKS` times 32 rows; with `EXPERTS` those of one expert.
-template <int BITS_, int CHUNKS_, int MODE_ = 0, bool EXPERTS_ = false>
+template <int FORMAT_, int CHUNKS_, int MODE_ = 0, bool EXPERTS_ = false>
 struct MediumTiling {
-    static constexpr int BITS = BITS_, CHUNKS = CHUNKS_, MODE = MODE_, WORKERS = 4;
+    static constexpr int FORMAT = FORMAT_, BITS = bits_of(FORMAT), CHUNKS = CHUNKS_, MODE = MODE_, WORKERS = 4;
     static constexpr bool EXPERTS = EXPERTS_;
     static constexpr int TILES = 4, ROWS = CHUNKS * 32, THREADS = WORKERS * 128;
     // With those that bring data, a warp for each worker: they give registers to the others.
@@ -38,10 +38,10 @@ struct MediumTiling {
     static constexpr int ROOM = ((227 << 10) - TOTALS - TURNS) / WORKERS - PIECES * STAGE - BARRIERS;
     // A segment's groups begin at the first slot.
     static constexpr int SLOTS = ROOM / SLOT < 4 ? 2 : ROOM / SLOT < 8 ? 4 : 8;
-    // Groups of inputs that come under one barrier.
-    static constexpr int TOGETHER = SLOTS < 4 ? 1 : 2;
     // Groups that straight code computes; more of them need more registers than there are.
-    static constexpr int STRAIGHT = CHUNKS == 1 ? MEDIUM_PIECE : BITS == 4 ? 2 : 1;
+    static constexpr int STRAIGHT = CHUNKS == 1 ? MEDIUM_PIECE : FORMAT == 4 ? 2 : 1;
+    // Groups of inputs that come under one barrier.
+    static constexpr int TOGETHER = SLOTS < 4 || STRAIGHT < 2 ? 1 : 2;
     static constexpr int RING = PIECES * STAGE + SLOTS * SLOT + BARRIERS, SHARED = TOTALS + TURNS + WORKERS * RING;
     // In a ring: groups of inputs after pieces, then barriers: of slots that are full and empty, of pieces.
     static constexpr int INPUTS = PIECES * STAGE, FULL = RING - BARRIERS, EMPTY = FULL + SLOTS * 8;
@@ -112,10 +112,10 @@ __device__ __forceinline__ void medium_bring(const Parts& parts, u32 ring, int w
                 int tile = tiles.block(n / segments) * T::TILES + lane;
                 const Part& part = parts.part[find_part(parts, tile)];
                 if (T::EXPERTS) tile += tiles.expert(n / segments).expert * part.tiles;
-                const u8* from = part.weights + ((size_t)tile * segments + n % segments) * block_bytes(T::BITS);
+                const u8* from = part.weights + ((size_t)tile * segments + n % segments) * block_bytes(T::FORMAT);
                 const u32 to = ring + at * T::STAGE + lane * T::PIECE_BYTES;
                 bulk_copy(to, from + in * T::GROUP_CODES, T::PIECE_CODES, barrier, once);
-                bulk_copy(to + T::PIECE_CODES, from + code_bytes(T::BITS) + in * TILE * 4, MEDIUM_PIECE * TILE * 4, barrier, once);
+                bulk_copy(to + T::PIECE_CODES, from + code_bytes(T::FORMAT) + in * TILE * 4, MEDIUM_PIECE * TILE * 4, barrier, once);
             }
             __syncwarp();
         }
@@ -164,6 +164,17 @@ __device__ __forceinline__ void medium_scale(float* sums, const int (&d)[32], co
     }
 }
 
+// The same of half a group of floats of 4 bits.
+__device__ __forceinline__ void scale_half(float* sums, const int (&d)[32], const float2& scale, const uint4 (&steps)[4]) {
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const uint4 pair = steps[i / 4];
+        const float dot = (float)(d[2 * i] * 256 + d[2 * i + 1]);
+        const float step = __uint_as_float(i / 2 % 2 ? pair.z : pair.x);
+        sums[i] = __fmaf_rn(i % 2 ? scale.y : scale.x, __fmul_rn(dot, step), sums[i]);
+    }
+}
+
 // A warpgroup's place in the worker's ring: codes and scales of the lane in a piece, the rows' steps of its first
 // slot, the description of their columns, the slot's barriers.
 struct MediumPlace {
@@ -181,7 +192,7 @@ __device__ __forceinline__ void medium_group(float (&sums)[T::SUMS], const Mediu
     const uint4 both[2] = {first, T::BITS == 8 ? load_shared_16<CODES + 512>(own.codes) : first};
     const u32 scales[2] = {load_shared_4<SCALES>(own.scales), load_shared_4<SCALES + 32>(own.scales)};
     if (T::BITS == 4) {
-        load_codes<4>(a, both, 0, 0);
+        load_codes<T::FORMAT>(a, both, 0, 0);
     } else {
         a[0] = both[0].x, a[1] = both[0].y, a[2] = both[0].z, a[3] = both[0].w;
         a[4] = both[1].x, a[5] = both[1].y, a[6] = both[1].z, a[7] = both[1].w;
@@ -195,10 +206,13 @@ __device__ __forceinline__ void medium_group(float (&sums)[T::SUMS], const Mediu
         int d[32];
         // An address takes less than the 14 bits that it has in a description, so it can be added to.
         const u32 b = columns + (AT * T::SLOT + c * 4096) / 16;
+        const u64 half = (u64)b | (u64)COLUMNS_HIGH << 32, other_half = (u64)(b + 256 / 16) | (u64)COLUMNS_HIGH << 32;
         warpgroup_begin();
-        if (!(T::MODE & WITHOUT_PRODUCTS)) {
-            wgmma_u8_s8<false>(d, a[0], a[1], a[2], a[3], (u64)b | (u64)COLUMNS_HIGH << 32);
-            wgmma_u8_s8<true>(d, a[4], a[5], a[6], a[7], (u64)(b + 256 / 16) | (u64)COLUMNS_HIGH << 32);
+        if (T::FORMAT == MXFP4) {
+            wgmma_s8_s8(d, a[0], a[1], a[2], a[3], half);
+        } else if (!(T::MODE & WITHOUT_PRODUCTS)) {
+            wgmma_u8_s8<false>(d, a[0], a[1], a[2], a[3], half);
+            wgmma_u8_s8<true>(d, a[4], a[5], a[6], a[7], other_half);
         }
         warpgroup_commit();
         uint4 steps[4];
@@ -207,12 +221,23 @@ __device__ __forceinline__ void medium_group(float (&sums)[T::SUMS], const Mediu
         steps[1] = c ? load_shared_16<STEPS + 256 + 64>(own.steps) : load_shared_16<STEPS + 64>(own.steps);
         steps[2] = c ? load_shared_16<STEPS + 256 + 128>(own.steps) : load_shared_16<STEPS + 128>(own.steps);
         steps[3] = c ? load_shared_16<STEPS + 256 + 192>(own.steps) : load_shared_16<STEPS + 192>(own.steps);
+        if (T::FORMAT == MXFP4) {
+            scale_half(sums + c * 16, d, make_float2(low_bf16(scales[0]), low_bf16(scales[1])), steps);
+            warpgroup_begin();
+            wgmma_s8_s8(d, a[4], a[5], a[6], a[7], other_half);
+            warpgroup_commit();
+            warpgroup_wait<0>(d);
+        }
         if (!(T::MODE & WITHOUT_COPIES) && c == T::CHUNKS - 1 && (IN + 1) % T::TOGETHER == 0) {
             // The slot has been read.
             __syncwarp();
             if ((thread_index() & 31) == 0) barrier_arrive(own.barriers + T::EMPTY + AT / T::TOGETHER * 8);
         }
-        if (!(T::MODE & WITHOUT_SCALING)) medium_scale(sums + c * 16, d, scales, steps);
+        if (T::FORMAT == MXFP4) {
+            scale_half(sums + c * 16, d, make_float2(high_bf16(scales[0]), high_bf16(scales[1])), steps);
+        } else if (!(T::MODE & WITHOUT_SCALING)) {
+            medium_scale(sums + c * 16, d, scales, steps);
+        }
     }
 }
 
@@ -234,7 +259,8 @@ __device__ __forceinline__ void medium_segment(float (&sums)[T::SUMS], u32 ring,
         if (T::STRAIGHT == 4) medium_group<T, 2>(sums, own, parity), medium_group<T, 3>(sums, own, parity);
         own.codes += T::STRAIGHT * T::GROUP_CODES, own.scales += T::STRAIGHT * TILE * 4;
         if (T::SLOTS > T::STRAIGHT) {
-            const int slots = T::SLOTS < GROUPS && group % T::SLOTS > 0 ? T::STRAIGHT - T::SLOTS : T::STRAIGHT;
+            const bool wraps = T::SLOTS < GROUPS && (group + T::STRAIGHT) % T::SLOTS == 0;
+            const int slots = wraps ? T::STRAIGHT - T::SLOTS : T::STRAIGHT;
             own.steps += slots * T::SLOT, own.columns += slots * T::SLOT / 16, own.barriers += slots / T::TOGETHER * 8;
         }
         if ((group + T::STRAIGHT) % MEDIUM_PIECE == 0) {
@@ -258,13 +284,16 @@ __device__ __forceinline__ void medium_write(const Parts& parts, const float4* t
     const int feature = (weights + thread / 32 % 4) * TILE + (lane >> 2);
     int row = tiles.first_row(tile) + 2 * (lane & 3);
     const int end = T::EXPERTS ? tiles.first_row(tile) + tiles.expert(tile).rows : (int)rows;
-    auto out_row = [&](int row) { return T::EXPERTS ? (int)list.order[row] : row; };
+    auto write = [&](int row, int feature, float sum) {
+        const size_t expert = T::EXPERTS ? tiles.expert(tile).expert : 0;
+        write_product(part, T::EXPERTS ? (int)list.order[row] : row, feature, sum, expert);
+    };
 #pragma unroll 1
     for (int i = 0; i < T::SUMS / 4; i++, row += 8) {
         const float4 sum = totals[i * 128];
-        if (row < end) write_product(part, out_row(row), feature, sum.x), write_product(part, out_row(row), feature + 8, sum.y);
+        if (row < end) write(row, feature, sum.x), write(row, feature + 8, sum.y);
         if (row + 1 >= end) continue;
-        write_product(part, out_row(row + 1), feature, sum.z), write_product(part, out_row(row + 1), feature + 8, sum.w);
+        write(row + 1, feature, sum.z), write(row + 1, feature + 8, sum.w);
     }
 }
 

@@ -182,7 +182,7 @@ __device__ __forceinline__ void gated_operation(ArgumentReader arguments, Previo
     const float* gate = arguments.take<const float*>();
     const float* up = arguments.take<const float*>();
     const int inputs = arguments.take<int>(), groups = arguments.take<int>();
-    const int activation = arguments.take<int>();
+    const GateActivation activation = arguments.take<GateActivation>();
     wait();
     const int lane = thread_index() & 31;
 #pragma unroll 1

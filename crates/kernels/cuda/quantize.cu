@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // activation(gate) * up; 0 is SiLU, 1 GELU's approximation with tanh.
 extern "C" __global__ void __launch_bounds__(256)
-    quantize_gated(Quantized to, const float* gate, const float* up, int activation) {
+    quantize_gated(Quantized to, const float* gate, const float* up, GateActivation activation) {
     launch_dependents();
     wait_for_previous();
     const int group = own_group(), i = group * GROUP + (threadIdx.x & 31) * 2;

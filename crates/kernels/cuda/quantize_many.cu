@@ -206,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(128)
 
 // activation(gate) * up; 0 is SiLU, 1 GELU's approximation with tanh.
 extern "C" __global__ void __launch_bounds__(256)
-    quantize_many_gated(ManyQuantized to, const float* gate, const float* up, int activation, RowOrder order) {
+    quantize_many_gated(ManyQuantized to, const float* gate, const float* up, GateActivation activation, RowOrder order) {
     launch_dependents();
     wait_for_previous();
     const int row = blockIdx.y * 8 + threadIdx.x / 32;

@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(256) gather_bfloat16(const void* va
 
 // activation(gate) * up; 0 is SiLU, 1 GELU's approximation with tanh. Grid: numbers / 256; 256 threads.
 extern "C" __global__ void __launch_bounds__(256)
-    gated(const float* gate, const float* up, float* out, int count, int activation) {
+    gated(const float* gate, const float* up, float* out, int count, GateActivation activation) {
     launch_dependents();
     wait_for_previous();
     const int i = blockIdx.x * 256 + threadIdx.x;

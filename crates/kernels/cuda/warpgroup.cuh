@@ -120,6 +120,18 @@ __device__ __forceinline__ void wgmma_u8_s8(int (&d)[32], u32 a0, u32 a1, u32 a2
     }
 }
 
+// d[64 features][64 columns] = a[64][32] s8 * b[32][64] s8, exact; as above.
+__device__ __forceinline__ void wgmma_s8_s8(int (&d)[32], u32 a0, u32 a1, u32 a2, u32 a3, u64 b) {
+    asm volatile(
+        "{\n .reg .pred p;\n setp.ne.b32 p, 0, 0;\n"
+        " wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, p;\n}"
+        : NEW_REGISTERS_32(d, 0)
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
+}
+
 // Waits for all groups but the last `LEFT`; `d` is theirs and may be read after this.
 template <int LEFT>
 __device__ __forceinline__ void warpgroup_wait(int (&d)[32]) {

@@ -5,7 +5,7 @@ mod parameters;
 mod tiles;
 
 pub use parameters::*;
-pub use tiles::{TILE_FEATURES, TiledLayout};
+pub use tiles::{TILE_FEATURES, TileFormat, TiledLayout};
 
 /// Sources of kernels by name.
 pub const KERNELS: &[(&str, &str)] = &[
@@ -87,11 +87,15 @@ pub const NAMES: &[&str] = &[
     "delta_token_128",
     "experts_few_4",
     "experts_few_8",
+    "experts_few_mxfp4",
     "experts_many_4",
     "experts_many_8",
+    "experts_many_mxfp4",
     "experts_warpgroup_4_32",
     "experts_warpgroup_4_64",
     "experts_warpgroup_8_32",
+    "experts_warpgroup_mxfp4_32",
+    "experts_warpgroup_mxfp4_64",
     "float_product_few",
     "float_product_many",
     "bfloat16_product_few",

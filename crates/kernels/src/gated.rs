@@ -7,13 +7,16 @@ use crate::{
     simd::{WithSimd, dispatch},
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `x / (1 + exp(-x))`
     Silu,
     /// `x / 2 * (1 + tanh(sqrt(2 / π) * (x + 0.044715 x³)))`, the approximation of Hendrycks &
     /// Gimpel, 2016.
     GeluTanh,
+    /// `x * sigmoid(1.702 x)` of a gate up to `limit`, times 1 and a value from `-limit` to `limit`
+    /// (gpt-oss).
+    ClampedSwish { limit: f32 },
 }
 
 /// Elements of a task.
@@ -44,16 +47,18 @@ impl WithSimd for GateInPlace<'_> {
     #[inline(always)]
     fn run(self) {
         match self.activation {
-            Activation::Silu => {
-                for (value, up) in self.values.iter_mut().zip(self.up) {
-                    *value = silu(*value) * up;
-                }
-            }
-            Activation::GeluTanh => {
-                for (value, up) in self.values.iter_mut().zip(self.up) {
-                    *value = gelu_tanh(*value) * up;
-                }
-            }
+            Activation::Silu => self.each(silu_gated),
+            Activation::GeluTanh => self.each(gelu_gated),
+            Activation::ClampedSwish { limit } => self.each(|gate, up| clamped_swish(gate, up, limit)),
+        }
+    }
+}
+
+impl GateInPlace<'_> {
+    #[inline(always)]
+    fn each(self, gated: impl Fn(f32, f32) -> f32) {
+        for (value, up) in self.values.iter_mut().zip(self.up) {
+            *value = gated(*value, *up);
         }
     }
 }
@@ -142,19 +147,39 @@ impl<T: Scalar> WithSimd for GateElements<'_, T> {
     #[inline(always)]
     fn run(self) {
         match self.activation {
-            Activation::Silu => self.each(silu),
-            Activation::GeluTanh => self.each(gelu_tanh),
+            Activation::Silu => self.each(silu_gated),
+            Activation::GeluTanh => self.each(gelu_gated),
+            Activation::ClampedSwish { limit } => self.each(|gate, up| clamped_swish(gate, up, limit)),
         }
     }
 }
 
 impl<T: Scalar> GateElements<'_, T> {
     #[inline(always)]
-    fn each(self, activation: impl Fn(f32) -> f32) {
+    fn each(self, gated: impl Fn(f32, f32) -> f32) {
         for ((out, gate), up) in self.out.iter_mut().zip(self.gate).zip(self.up) {
-            *out = T::from_f32(activation(gate.to_f32()) * up.to_f32());
+            *out = T::from_f32(gated(gate.to_f32(), up.to_f32()));
         }
     }
+}
+
+#[inline(always)]
+fn silu_gated(gate: f32, up: f32) -> f32 {
+    silu(gate) * up
+}
+
+#[inline(always)]
+fn gelu_gated(gate: f32, up: f32) -> f32 {
+    gelu_tanh(gate) * up
+}
+
+/// Comparisons keep NaN.
+#[inline(always)]
+fn clamped_swish(gate: f32, up: f32, limit: f32) -> f32 {
+    let below = |x: f32| if x > limit { limit } else { x };
+    let (gate, up) = (below(gate), below(up));
+    let up = if up < -limit { -limit } else { up };
+    gate * sigmoid(1.702 * gate) * (up + 1.0)
 }
 
 #[inline(always)]

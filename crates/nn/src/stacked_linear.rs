@@ -1,5 +1,7 @@
 //! Stacked linear layers of one shape: experts, or one layer per head.
 
+use std::cell::OnceCell;
+
 use mlx::{Array, Dtype, Result};
 
 use crate::{Matrix, backend::on_backend, storage::WeightStorage};
@@ -9,11 +11,13 @@ pub struct StackedLinear {
     pub(crate) weight: WeightStorage,
     /// `[n, outputs]`.
     pub(crate) bias: Option<Array>,
+    /// The bias in a GPU's memory.
+    pub(crate) device_bias: OnceCell<Array>,
 }
 
 impl StackedLinear {
     pub fn new(weight: Matrix) -> StackedLinear {
-        StackedLinear { weight: WeightStorage::Plain(weight), bias: None }
+        StackedLinear { weight: WeightStorage::Plain(weight), bias: None, device_bias: OnceCell::new() }
     }
 
     /// Layers whose weights are rearranged into the order in which kernels of an NVIDIA GPU read
@@ -22,7 +26,11 @@ impl StackedLinear {
     /// # Errors
     /// The weight cannot be evaluated, or memory is exhausted.
     pub fn prepacked(weight: Matrix) -> Result<StackedLinear> {
-        Ok(StackedLinear { weight: WeightStorage::stacked(weight)?, bias: None })
+        Ok(StackedLinear {
+            weight: WeightStorage::stacked(weight)?,
+            bias: None,
+            device_bias: OnceCell::new(),
+        })
     }
 
     /// With a bias `[n, outputs]`.

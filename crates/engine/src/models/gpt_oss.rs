@@ -2,8 +2,7 @@
 //!
 //! Reference: transformers `gpt_oss`.
 
-use mlx::Array;
-use nn::{Linear, Residual, RopePairs, Routing, Softmax, StackedLinear, top_k};
+use nn::{Activation, MixtureOfExperts, RopePairs, Router, Softmax};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -12,10 +11,10 @@ use super::{
     attention::{Attention, AttentionConfig},
     config::{BaseConfig, check_activation, ensure_supported, parse, sliding_layers},
     decoder::Decoder,
-    layer::{FeedForward, PreNorm},
+    layer::PreNorm,
 };
 use crate::{
-    error::{LoadError, Result},
+    error::Result,
     models::rope::RopeParameters,
     weights::{Rule, Transform::*, Weights},
 };
@@ -84,54 +83,17 @@ pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         let mixer = Attention::load(heads, rope.clone(), &attention)?
             .with_window(slides[i].then_some(c.sliding_window))
             .with_softmax(softmax);
-        let mlp = GptOssMoe::load(&c, &w.sub("mlp"))?;
+        let mlp = mixture(&c, &w.sub("mlp"))?;
         PreNorm::load(&c.base, w, Box::new(mixer), Box::new(mlp))
     })?))
 }
 
-struct GptOssMoe {
-    router: Linear,
-    gate_proj: StackedLinear,
-    up_proj: StackedLinear,
-    down_proj: StackedLinear,
-    per_token: i32,
-    limit: f32,
-}
-
-impl GptOssMoe {
-    fn load(c: &Config, w: &Weights) -> Result<GptOssMoe> {
-        let (experts, hidden) = (c.num_local_experts, c.base.hidden_size);
-        let size = c.intermediate_size;
-        let stack = |name: &str, outputs, inputs| {
-            let bias = w.float_tensor(&format!("experts.{name}.bias"), &[experts, outputs])?;
-            Ok::<_, LoadError>(
-                w.stacked(&format!("experts.{name}"), experts, outputs, inputs)?.with_bias(bias),
-            )
-        };
-        Ok(GptOssMoe {
-            router: w.router("router", experts, hidden, true)?,
-            gate_proj: stack("gate_proj", size, hidden)?,
-            up_proj: stack("up_proj", size, hidden)?,
-            down_proj: stack("down_proj", hidden, size)?,
-            per_token: c.num_experts_per_tok,
-            limit: c.swiglu_limit.unwrap_or(7.0),
-        })
-    }
-}
-
-impl FeedForward for GptOssMoe {
-    fn forward(&self, x: &Residual) -> Array {
-        let normed = x.normed();
-        let logits = self.router.forward(&normed).astype(mlx::Dtype::Float32);
-        let experts = top_k(&logits, self.per_token);
-        let weights = logits.take_along_axis(&experts, -1).softmax(-1);
-        let routing = Routing { experts, weights };
-
-        let rows = normed.reshape(&[normed.dim(0), 1, normed.dim(1)]);
-        let limit = Array::scalar(self.limit, normed.dtype());
-        let gate = self.gate_proj.forward(&rows, &routing.experts).minimum(&limit);
-        let up = self.up_proj.forward(&rows, &routing.experts).minimum(&limit).maximum(&-&limit);
-        let inner = &gate * (&gate * 1.702).sigmoid() * (up + 1.0);
-        x.add(routing.combine(&self.down_proj.forward(&inner, &routing.experts)))
-    }
+/// The block of `w`.
+fn mixture(c: &Config, w: &Weights) -> Result<MixtureOfExperts> {
+    let (experts, hidden, size) = (c.num_local_experts, c.base.hidden_size, c.intermediate_size);
+    let router = w.router("router", experts, hidden, true)?;
+    let activation = Activation::ClampedSwish { limit: c.swiglu_limit.unwrap_or(7.0) };
+    let experts = w.experts_with(experts, hidden, size, activation, true)?;
+    // A softmax of the chosen logits: that of all, divided by the sum of the chosen.
+    Ok(MixtureOfExperts::new(router, Router::softmax(c.num_experts_per_tok, true), experts, None))
 }

@@ -1,6 +1,6 @@
 //! Blocks of several linear layers.
 
-use nn::{Activation, Experts, Linear, Matrix, Mlp};
+use nn::{Activation, Experts, Linear, Matrix, Mlp, StackedLinear};
 
 use super::Weights;
 use crate::error::Result;
@@ -58,7 +58,7 @@ impl Weights {
         Ok(Mlp::new([gate_proj, up_proj, down_proj], activation))
     }
 
-    /// `experts.*`: `count` gated feed-forward blocks, stacked.
+    /// `experts.*`: `count` gated feed-forward blocks, stacked, without biases.
     pub(crate) fn experts(
         &self,
         count: i32,
@@ -66,8 +66,25 @@ impl Weights {
         intermediate: i32,
         activation: Activation,
     ) -> Result<Experts> {
-        let stacked =
-            |name, outputs, inputs| self.stacked(&format!("experts.{name}"), count, outputs, inputs);
+        self.experts_with(count, hidden, intermediate, activation, false)
+    }
+
+    /// Like [`experts`](Weights::experts), with biases on all three projections if `bias`.
+    pub(crate) fn experts_with(
+        &self,
+        count: i32,
+        hidden: i32,
+        intermediate: i32,
+        activation: Activation,
+        bias: bool,
+    ) -> Result<Experts> {
+        let stacked = |name, outputs, inputs| -> Result<StackedLinear> {
+            let layers = self.stacked(&format!("experts.{name}"), count, outputs, inputs)?;
+            if !bias {
+                return Ok(layers);
+            }
+            Ok(layers.with_bias(self.float_tensor(&format!("experts.{name}.bias"), &[count, outputs])?))
+        };
         let gate_proj = stacked("gate_proj", intermediate, hidden)?;
         let up_proj = stacked("up_proj", intermediate, hidden)?;
         let down_proj = stacked("down_proj", hidden, intermediate)?;

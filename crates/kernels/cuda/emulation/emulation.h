@@ -67,7 +67,11 @@ inline unsigned __float_as_uint(float x) {
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned places) {
     const unsigned long long all = (unsigned long long)y << 32 | x;
     unsigned bytes = 0;
-    for (int i = 0; i < 4; i++) bytes |= (unsigned)(all >> (places >> 4 * i & 7) * 8 & 255) << 8 * i;
+    for (int i = 0; i < 4; i++) {
+        const unsigned place = places >> 4 * i, byte = all >> (place & 7) * 8 & 255;
+        // With bit 3 the byte's sign everywhere.
+        bytes |= (place & 8 ? (byte & 128 ? 255 : 0) : byte) << 8 * i;
+    }
     return bytes;
 }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
@@ -254,7 +258,8 @@ inline unsigned load_acquire(const unsigned* from) { return *from; }
 inline void launch_dependents() {}
 inline void wait_for_previous() {}
 
-inline void mma_u8_s8(int* c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+template <class A>
+void mma(int* c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
     const int lane = threadIdx.x & 31;
     const unsigned own[6] = {a0, a1, a2, a3, b0, b1};
     memcpy(own_warp().fragment[lane], own, sizeof(own));
@@ -264,10 +269,16 @@ inline void mma_u8_s8(int* c, unsigned a0, unsigned a1, unsigned a2, unsigned a3
         for (int k = 0; k < 32; k++) {
             const unsigned a = own_warp().fragment[row % 8 * 4 + k % 16 / 4][row / 8 + k / 16 * 2];
             const unsigned b = own_warp().fragment[column * 4 + k % 16 / 4][4 + k / 16];
-            c[i] += (int)(unsigned char)(a >> k % 4 * 8) * (int)(signed char)(b >> k % 4 * 8);
+            c[i] += (int)(A)(a >> k % 4 * 8) * (int)(signed char)(b >> k % 4 * 8);
         }
     }
     sync_warp();
+}
+inline void mma_u8_s8(int* c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+    mma<unsigned char>(c, a0, a1, a2, a3, b0, b1);
+}
+inline void mma_s8_s8(int* c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+    mma<signed char>(c, a0, a1, a2, a3, b0, b1);
 }
 inline void mma_u8_s8_from(int* d, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, int c) {
     for (int i = 0; i < 4; i++) d[i] = c;

@@ -11,6 +11,8 @@ struct PendingProduct {
     float* halves;
     int columns;
     bool accumulate;
+    // Whether bytes of features are signed.
+    bool has_signs;
     // Bytes or halves of features g and g + 8, and the description of columns.
     unsigned short a[2][32];
     unsigned long long b;
@@ -63,15 +65,21 @@ void start_product(PendingProduct product, unsigned a0, unsigned a1, unsigned a2
 
 template <bool ACCUMULATE, int N>
 void wgmma_u8_s8(int (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {
-    start_product<4>({d, nullptr, 2 * N, ACCUMULATE, {}, b, own_products().groups}, a0, a1, a2, a3);
+    start_product<4>({d, nullptr, 2 * N, ACCUMULATE, false, {}, b, own_products().groups}, a0, a1, a2, a3);
     if (!ACCUMULATE) {
         for (int& sum : d) sum = 0x5a5a5a5a;
     }
 }
 
+template <int N>
+void wgmma_s8_s8(int (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {
+    start_product<4>({d, nullptr, 2 * N, false, true, {}, b, own_products().groups}, a0, a1, a2, a3);
+    for (int& sum : d) sum = 0x5a5a5a5a;
+}
+
 template <bool ACCUMULATE, int N>
 void wgmma_f16(float (&d)[N], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b) {
-    start_product<2>({nullptr, d, 2 * N, ACCUMULATE, {}, b, own_products().groups}, a0, a1, a2, a3);
+    start_product<2>({nullptr, d, 2 * N, ACCUMULATE, false, {}, b, own_products().groups}, a0, a1, a2, a3);
     if (!ACCUMULATE) {
         for (float& sum : d) sum = NAN;
     }
@@ -95,7 +103,8 @@ inline void compute(const PendingProduct& product) {
             } else {
                 int sum = product.accumulate ? product.sums[to] : 0;
                 for (int k = 0; k < 32; k++) {
-                    sum += product.a[row][k] * (int)(signed char)emulated_shared[at + k / 16 * field(16) + k % 16];
+                    const int a = product.has_signs ? (signed char)product.a[row][k] : product.a[row][k];
+                    sum += a * (int)(signed char)emulated_shared[at + k / 16 * field(16) + k % 16];
                 }
                 product.sums[to] = sum;
             }

@@ -278,6 +278,15 @@ pub struct HeadOutputs {
     pub padding: i32,
 }
 
+/// How a gate becomes a factor: 0 is SiLU, 1 GELU's approximation with tanh, 2 gpt-oss's, whose
+/// gates and values are limited.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct GateActivation {
+    pub kind: i32,
+    pub limit: f32,
+}
+
 /// How a row of logits is sampled.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]

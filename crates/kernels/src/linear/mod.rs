@@ -22,6 +22,7 @@ pub use packed::{FloatType, Packed, PackedLayout};
 pub use weight::{Floats, Matmul, Precision, Weight};
 
 pub(crate) use codes::{e4m3, e8m0};
+pub(crate) use integer::unpack::half_e8m0;
 pub(crate) use scratch::Scratch;
 
 use crate::gated::{Activation, gated};

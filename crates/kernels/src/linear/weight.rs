@@ -82,7 +82,7 @@ pub enum Weight<'a> {
 
 impl Weight<'_> {
     /// Panics unless the parts are those of `rows` rows of `k`.
-    pub(super) fn check(&self, rows: usize, k: usize) {
+    pub(crate) fn check(&self, rows: usize, k: usize) {
         match self {
             Weight::Dense(values) => assert_eq!(values.len(), rows * k, "weight is not [{rows}, {k}]"),
             Weight::Affine(weight) => weight.check(rows, k),

@@ -28,7 +28,7 @@ proptest! {
 
     #[test]
     fn gated_matches_its_definition(n in 1usize..200, size in 1usize..5, seed in 0u64..1000) {
-        for activation in [Activation::Silu, Activation::GeluTanh] {
+        for activation in [Activation::Silu, Activation::GeluTanh, Activation::ClampedSwish { limit: 1.5 }] {
             check_gated::<f32>(n, 4.0 * size as f32, activation, seed);
             check_gated::<f16>(n, 4.0 * size as f32, activation, seed);
             check_gated::<bf16>(n, 4.0 * size as f32, activation, seed);
@@ -144,13 +144,17 @@ fn check_gated<T: Float>(n: usize, size: f32, activation: Activation, seed: u64)
     let up = noise::<T>(seed + 1, n);
     let mut out = unwritten::<T>(n);
     gated(&gate, &up, &mut out, activation);
-    let act = |x: f64| match activation {
-        Activation::Silu => x / (1.0 + (-x).exp()),
+    let gated = |(x, up): (f64, f64)| match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()) * up,
         Activation::GeluTanh => {
-            x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+            x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()) * up
+        }
+        Activation::ClampedSwish { limit } => {
+            let (x, limit) = (x.min(f64::from(limit)), f64::from(limit));
+            x / (1.0 + (-1.702 * x).exp()) * (up.clamp(-limit, limit) + 1.0)
         }
     };
-    let exact: Vec<f64> = wide(&gate).into_iter().zip(wide(&up)).map(|(g, u)| act(g) * u).collect();
+    let exact: Vec<f64> = wide(&gate).into_iter().zip(wide(&up)).map(gated).collect();
     close(&out, &exact, 2e-6);
 }
 

@@ -5,11 +5,17 @@ use lanner_nn::{
 };
 use mlx::Array;
 
-use super::support::{array, bits, check, has_device, is_gpu, linear, norm, quantized};
+use super::support::{array, bits, check, has_device, is_gpu, linear, norm, quantized, quantized_floats};
 
 /// Stacked layers of random weights.
 fn stack(seed: u64, size: [i32; 3], bits: i32) -> StackedLinear {
     StackedLinear::prepacked(quantized(seed, &size, [bits, 64])).unwrap()
+}
+
+/// The same of 4-bit floats, with biases.
+fn float_stack(seed: u64, [experts, outputs, inputs]: [i32; 3]) -> StackedLinear {
+    let weight = quantized_floats(seed, &[experts, outputs, inputs]);
+    StackedLinear::prepacked(weight).unwrap().with_bias(array(seed + 20, &[experts, outputs]))
 }
 
 /// A router's product, in float32.
@@ -37,9 +43,11 @@ fn products_of_experts_match_the_cpu_with_and_without_warpgroups() {
     for warpgroups in [true, false] {
         lanner_nn::allow_warpgroups(warpgroups);
         for tokens in token_counts() {
-            for (width, inputs) in [(4, 576), (8, 64), (4, 1088)] {
+            // 0 stands for floats.
+            for (width, inputs) in [(4, 576), (8, 64), (4, 1088), (0, 576)] {
                 check(&format!("{tokens} rows of {inputs}, {width} bits, warpgroups: {warpgroups}"), || {
-                    let layers = stack(3, [7, 128, inputs], width);
+                    let size = [7, 128, inputs];
+                    let layers = if width == 0 { float_stack(3, size) } else { stack(3, size, width) };
                     let indices = experts_of(tokens, 2, 7);
                     let shared = layers.forward(&array(1, &[tokens, 1, inputs]), &indices);
                     let own = layers.forward(&array(2, &[tokens, 2, inputs]), &indices);
@@ -57,9 +65,11 @@ fn experts_of_many_tokens_match_the_cpu() {
     if !has_device() {
         return;
     }
-    for (tokens, experts) in [(130, 2), (70, 3)] {
-        check(&format!("{tokens} tokens, {experts} experts"), || {
-            let layers = stack(5, [experts, 64, 192], 4);
+    for (tokens, experts, floats) in [(130, 2, false), (70, 3, false), (130, 2, true)] {
+        let of_floats = if floats { " of floats" } else { "" };
+        check(&format!("{tokens} tokens, {experts} experts{of_floats}"), || {
+            let size = [experts, 64, 192];
+            let layers = if floats { float_stack(5, size) } else { stack(5, size, 4) };
             let indices: Vec<u32> = (0..tokens as u32).map(|i| if i % 9 == 0 { 1 } else { 0 }).collect();
             let indices = Array::from_slice(&indices, &[tokens, 1]);
             bits(&layers.forward(&array(1, &[tokens, 1, 192]), &indices))
@@ -128,6 +138,28 @@ fn products_of_routers_match_the_cpu() {
                 bits(&layer.forward(&array(1, &[tokens, inputs])))
             });
         }
+    }
+}
+
+/// gpt-oss: 4-bit floats, biases everywhere, gates and values with limits.
+#[test]
+fn mixtures_of_biased_experts_of_floats_match_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for tokens in token_counts() {
+        check(&format!("{tokens} tokens"), || {
+            let (hidden, inner, experts) = (192, 64, 6);
+            let layers = [[1, inner, hidden], [2, inner, hidden], [3, hidden, inner]]
+                .map(|[seed, outputs, inputs]| float_stack(seed as u64, [experts, outputs, inputs]));
+            let block = MixtureOfExperts::new(
+                router(8, experts, hidden, true),
+                Router::softmax(4, true),
+                Experts::new(layers, Activation::ClampedSwish { limit: 1.5 }),
+                None,
+            );
+            bits(&block.add_to(&Residual::new(&array(9, &[tokens, hidden]), &norm(10, hidden))))
+        });
     }
 }
 

@@ -2,7 +2,8 @@
 
 use kernels::{Sampling, sample};
 use lanner_nn::{
-    AllowedTokens, CoreAttention, KvBuffer, KvRow, Rope, RopePairs, Softmax, TokenDraw, TokenList, sample_tokens,
+    AllowedTokens, CoreAttention, KvBuffer, KvRow, Rope, RopePairs, Softmax, TokenDraw, TokenList,
+    sample_tokens,
 };
 use mlx::Array;
 

@@ -138,6 +138,12 @@ pub(crate) fn quantized(seed: u64, shape: &[i32], [bits, group_size]: [i32; 2]) 
     Matrix::Quantized(quantize(&weight, quantization)).in_kernel_groups()
 }
 
+/// The same of 4-bit floats in MXFP4.
+pub(crate) fn quantized_floats(seed: u64, shape: &[i32]) -> Matrix {
+    let quantization = Quantization { mode: Mode::Mxfp4, group_size: 32, bits: 4 };
+    Matrix::Quantized(quantize(&array(seed, shape).astype(Dtype::Bfloat16), quantization))
+}
+
 pub(crate) fn norm(seed: u64, size: i32) -> RmsNorm {
     RmsNorm::new(array(seed, &[size]), 1e-6)
 }

@@ -1,4 +1,4 @@
-//! Rows of `x` as integers with a step per group, laid out for the kernels.
+//! Rows of `x` as integers with a step for each 64 inputs, laid out for the kernels.
 
 use std::{cell::Cell, mem, ops::Range};
 
@@ -17,7 +17,7 @@ use crate::{
 /// The layout of `x` that a weight format requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InputLayout {
-    /// Inputs that share a step.
+    /// Inputs that share a scale of the weight.
     pub group: usize,
     /// The distance between inputs that are multiplied together, which come out of one word of
     /// codes: 1, 2 or 4. Each `4 * stride` inputs give `stride` fours: inputs 0, stride, 2 ·
@@ -97,7 +97,8 @@ pub(crate) const SMALLEST_POWER: u32 = (127 + 10) << 23;
 /// bits, 1.5 times 2^13 as much: it is added to a number of steps to round it, and taken off again.
 pub(crate) const ROUNDER: u32 = (13 << 23) | 0x0040_0000;
 
-/// Dequantisation parameters of a group of a row of `x`.
+/// Dequantisation parameters of a group of a row of `x`. Groups of 16 and 32 have the step of the 64
+/// inputs that they belong to.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct InputGroup {

@@ -1,10 +1,11 @@
 //! The product of weights with integer codes: `x` is quantised to integers too, and the products of
 //! a group are summed exactly.
 //!
-//! Each row of `x` is cut into the weight's groups. A group is stored as integers of 14 bits with
-//! one step, a power of two, of which 11 significant bits are kept: half precision holds them, and
-//! they lose an eighth of what bfloat16 loses. Or as 8-bit integers with a step of a 127th of the
-//! largest magnitude, which halves the multiplications. Then, for one output:
+//! Each row of `x` is cut into the weight's groups. Groups of 64, and smaller ones of 64 inputs
+//! together, are stored as integers of 14 bits with one step, a power of two, of which 11
+//! significant bits are kept: half precision holds them, and they lose an eighth of what bfloat16
+//! loses. Or as 8-bit integers with a step of a 127th of the largest magnitude, which halves the
+//! multiplications. Then, for one output:
 //!
 //! ```text
 //! sum = 0
@@ -27,8 +28,8 @@
 //! instructions multiply them with four inputs.
 //!
 //! The code of a 4-bit float is twice its value plus 12, which is at least 0; the 12 are subtracted
-//! from the dot product. 4-bit floats have no bias. A group of `x` whose magnitudes are below 1e-30
-//! counts as zeros; a group with a magnitude above 1e30 or a NaN makes all outputs of its row NaN.
+//! from the dot product. 4-bit floats have no bias. Inputs with one step whose magnitudes are below
+//! 1e-30 count as zeros; a magnitude above 1e30 or a NaN among them makes all outputs of the row NaN.
 
 pub(crate) mod inputs;
 mod kernels;

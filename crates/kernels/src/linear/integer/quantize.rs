@@ -14,8 +14,12 @@ pub(super) fn quantize(tile: UnfilledTile) {
 
 /// Quantises groups and stores blocks with the instructions of one instruction set.
 pub(crate) trait Quantizer: Copy {
-    /// Quantises one group, a multiple of 16 numbers.
-    fn round(self, values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWidth) -> InputGroup;
+    /// The largest magnitude of a multiple of 16 numbers, and whether none is above [`LARGEST`] or
+    /// NaN; if one is, the magnitude has no meaning.
+    fn largest(self, values: &[f32]) -> (f32, bool);
+
+    /// Rounds a group, a multiple of 16 numbers, times `inverse` to integers; returns their sum.
+    fn round(self, values: &[f32], integers: &mut [i32], inverse: f32, width: ActivationWidth) -> i32;
 
     /// The lines of a block of integers, place `i` holding integer `order[i]`. The second line is
     /// unused for integers of one byte where the processor multiplies bytes.
@@ -32,7 +36,7 @@ impl UnfilledTile<'_> {
     pub(crate) fn fill(self, quantizer: impl Quantizer) {
         let UnfilledTile { x, k, sources, layout, width, planes, lines, groups } = self;
         let (rows, group, order) = (sources.len(), layout.group, layout.order());
-        // A group of 128 fills two blocks, smaller groups at most one.
+        // A group of 128 fills two blocks. Smaller groups share a block's step.
         let span = group.max(INPUT_BLOCK);
         let mut integers = [0i32; 2 * INPUT_BLOCK];
         for (r, &source) in sources.iter().enumerate() {
@@ -43,9 +47,20 @@ impl UnfilledTile<'_> {
                 if filled > values.len() {
                     integers[values.len()..filled].fill(0);
                 }
+                let (max, finite) = quantizer.largest(values);
+                let inverse = InputGroup::inverse_step(max, finite, width);
                 for (g, values) in values.chunks(group).enumerate() {
-                    groups[(i * span / group + g) * rows + r] =
-                        quantizer.round(values, &mut integers[g * group..][..group], layout.excess, width);
+                    let integers = &mut integers[g * group..][..group];
+                    groups[(i * span / group + g) * rows + r] = match inverse {
+                        Some(inverse) => {
+                            let total = quantizer.round(values, integers, inverse, width);
+                            InputGroup::new(max, total, layout.excess, width)
+                        }
+                        None => {
+                            integers.fill(0);
+                            InputGroup::zeros(finite)
+                        }
+                    };
                 }
                 let blocks =
                     integers.as_chunks::<INPUT_BLOCK>().0.iter().take(values.len().div_ceil(INPUT_BLOCK));
@@ -75,8 +90,13 @@ impl WithSimd for UnfilledTile<'_> {
 
 impl Quantizer for PortableQuantizer {
     #[inline(always)]
-    fn round(self, values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWidth) -> InputGroup {
-        round(values, integers, excess, width)
+    fn largest(self, values: &[f32]) -> (f32, bool) {
+        largest(values)
+    }
+
+    #[inline(always)]
+    fn round(self, values: &[f32], integers: &mut [i32], inverse: f32, width: ActivationWidth) -> i32 {
+        round(values, integers, inverse, width)
     }
 
     /// The first and third integer of each four, then the second and fourth.
@@ -98,9 +118,8 @@ impl Quantizer for PortableQuantizer {
     }
 }
 
-/// Quantises one group.
 #[inline(always)]
-fn round(values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWidth) -> InputGroup {
+fn largest(values: &[f32]) -> (f32, bool) {
     let mut largest = [0.0f32; 16];
     // Not `f32::max`, which ignores NaN.
     let mut finite = true;
@@ -116,10 +135,11 @@ fn round(values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWid
     for value in largest {
         max = if value > max { value } else { max };
     }
-    let Some(inverse) = InputGroup::inverse_step(max, finite, width) else {
-        integers.fill(0);
-        return InputGroup::zeros(finite);
-    };
+    (max, finite)
+}
+
+#[inline(always)]
+fn round(values: &[f32], integers: &mut [i32], inverse: f32, width: ActivationWidth) -> i32 {
     let mut total = 0;
     for (values, integers) in values.as_chunks::<16>().0.iter().zip(integers.as_chunks_mut::<16>().0) {
         for i in 0..16 {
@@ -130,5 +150,5 @@ fn round(values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWid
             total += *integer;
         }
     }
-    InputGroup::new(max, total, excess, width)
+    total
 }

@@ -38,6 +38,11 @@ pub(crate) enum GroupScales<'a> {
 pub(crate) const DOUBLED_E2M1: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 const EXCESS: i32 = 12;
 
+/// Half the power of two that a byte encodes.
+pub(crate) fn half_e8m0(byte: u8) -> f32 {
+    HALF_E8M0[byte as usize]
+}
+
 static HALF_E8M0: [f32; 256] = halved(true);
 static HALF_E4M3: [f32; 256] = halved(false);
 

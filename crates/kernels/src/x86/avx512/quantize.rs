@@ -6,7 +6,7 @@ use crate::{
     cache_line::CacheLine,
     linear::{
         integer::{
-            inputs::{ActivationWidth, EXPONENT, InputGroup, LARGEST, ROUNDER, SMALLEST_POWER, UnfilledTile},
+            inputs::{ActivationWidth, EXPONENT, LARGEST, ROUNDER, SMALLEST_POWER, UnfilledTile},
             quantize::Quantizer,
         },
         tiling::INPUT_BLOCK,
@@ -27,9 +27,15 @@ struct ByteQuantizer;
 
 impl Quantizer for ByteQuantizer {
     #[inline(always)]
-    fn round(self, values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWidth) -> InputGroup {
+    fn largest(self, values: &[f32]) -> (f32, bool) {
         // SAFETY: the processor has the features.
-        unsafe { round(values, integers, excess, width) }
+        unsafe { largest(values) }
+    }
+
+    #[inline(always)]
+    fn round(self, values: &[f32], integers: &mut [i32], inverse: f32, width: ActivationWidth) -> i32 {
+        // SAFETY: the processor has the features.
+        unsafe { round(values, integers, inverse, width) }
     }
 
     #[inline(always)]
@@ -60,12 +66,10 @@ impl Quantizer for ByteQuantizer {
     }
 }
 
-/// Quantises one group, a multiple of 16 numbers.
 #[inline(always)]
-unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWidth) -> InputGroup {
+unsafe fn largest(values: &[f32]) -> (f32, bool) {
     let chunks = values.as_chunks::<16>().0;
-    // SAFETY: the caller has checked the features; vectors are loaded from and stored to arrays of
-    // 16.
+    // SAFETY: the caller has checked the features; vectors are loaded from arrays of 16.
     unsafe {
         // Compared as integers, infinities and NaNs are the largest.
         let mut max = _mm512_setzero_si512();
@@ -74,11 +78,16 @@ unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32, width: Activa
             max = _mm512_max_epu32(max, _mm512_and_si512(bits, _mm512_set1_epi32(i32::MAX)));
         }
         let max = f32::from_bits(_mm512_reduce_max_epu32(max));
-        let finite = max <= LARGEST;
-        let Some(inverse) = InputGroup::inverse_step(max, finite, width) else {
-            integers.fill(0);
-            return InputGroup::zeros(finite);
-        };
+        (max, max <= LARGEST)
+    }
+}
+
+#[inline(always)]
+unsafe fn round(values: &[f32], integers: &mut [i32], inverse: f32, width: ActivationWidth) -> i32 {
+    let chunks = values.as_chunks::<16>().0;
+    // SAFETY: the caller has checked the features; vectors are loaded from and stored to arrays of
+    // 16.
+    unsafe {
         let inverse = _mm512_set1_ps(inverse);
         let mut total = _mm512_setzero_si512();
         for (chunk, integers) in chunks.iter().zip(integers.as_chunks_mut::<16>().0) {
@@ -96,7 +105,7 @@ unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32, width: Activa
             total = _mm512_add_epi32(total, rounded);
             _mm512_storeu_si512(integers.as_mut_ptr().cast(), rounded);
         }
-        InputGroup::new(max, _mm512_reduce_add_epi32(total), excess, width)
+        _mm512_reduce_add_epi32(total)
     }
 }
 

@@ -16,7 +16,14 @@ pub(crate) fn in_bfloat16(x: &[f32], weight: &[f32], k: usize) -> Vec<f32> {
 /// One row of `x`, rounded to integers, with every row of a weight of integers.
 pub(crate) fn in_integers(x: &[f32], weight: &Integers, k: usize, round: Rounding) -> Vec<f32> {
     let group = weight.group;
-    let rounded: Vec<(f32, Vec<i64>)> = x.chunks(group).map(round).collect();
+    // Groups smaller than 64 share a step.
+    let rounded: Vec<(f32, Vec<i64>)> = x
+        .chunks(group.max(64))
+        .map(round)
+        .flat_map(|(step, integers)| {
+            integers.chunks(group).map(|own| (step, own.to_vec())).collect::<Vec<_>>()
+        })
+        .collect();
     let output = |row: usize| {
         let (mut sum, mut part) = (0.0f32, 0.0f32);
         for (g, (step, integers)) in rounded.iter().enumerate() {
@@ -36,7 +43,7 @@ pub(crate) fn in_integers(x: &[f32], weight: &Integers, k: usize, round: Roundin
     (0..weight.codes.len() / k).map(output).collect()
 }
 
-/// A group's step and integers.
+/// The step of some numbers, and their integers.
 pub(crate) type Rounding = fn(&[f32]) -> (f32, Vec<i64>);
 
 /// Integers up to 127.

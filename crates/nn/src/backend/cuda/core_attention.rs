@@ -14,8 +14,8 @@ use mlx::{Array, Dtype, cuda::Arguments};
 use super::{
     super::cpu,
     launch::{
-        counters, device, empty, fall_back, into_resident, is_f32, launch, resident, resident_f32, scratch_f32,
-        zeros,
+        counters, device, empty, fall_back, into_resident, is_f32, launch, resident, resident_f32,
+        scratch_f32, zeros,
     },
     persistent::{self, queue},
 };

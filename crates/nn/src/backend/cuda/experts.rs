@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use kernels::cuda::{
     EXPERT_TILE, EXPERT_WARPS, ExpertRowCounts, ExpertRows, MAX_EXPERTS, MEDIUM_FEATURES, MEDIUM_THREADS,
-    OWN_ORDER, RowOrder, TILE_FEATURES, experts_shared, medium_shared, medium_warpgroup_shared,
+    OWN_ORDER, RowOrder, TILE_FEATURES, TileFormat, experts_shared, medium_shared, medium_warpgroup_shared,
 };
 use mlx::{
     Array, Result,
@@ -13,10 +13,10 @@ use mlx::{
 
 use super::{
     super::cpu,
-    launch::{device, empty, fall_back, is_f32, launch, resident, scratch},
+    launch::{device, empty, fall_back, is_f32, launch, resident, resident_f32, scratch},
     linear::tiled,
     matrix::DeviceMatrix,
-    products::{Layout, Product, QuantizedInputs, Source, activation_number, has_warpgroups, parts},
+    products::{Layout, Product, QuantizedInputs, Source, gate_activation, has_warpgroups, parts},
 };
 use crate::{
     Experts, Linear, Matrix, Mlp, Precision, StackedLinear,
@@ -42,8 +42,8 @@ pub(crate) fn prepack_stack(stack: Matrix) -> Result<WeightStorage> {
         Some(tiled) => Ok(WeightStorage::Device(tiled)),
         None => {
             fall_back(
-                "experts in another format than affine, groups of 64 or 128, bfloat16 scales, outputs a multiple of \
-                 64",
+                "experts in another format than mxfp4 and affine with groups of 64 or 128, bfloat16 scales, outputs a \
+                 multiple of 64",
             );
             cpu::prepack_stack(stack)
         }
@@ -56,6 +56,13 @@ impl StackedLinear {
             WeightStorage::Device(matrix) => Some(matrix),
             _ => None,
         }
+    }
+
+    /// The biases' address on the device, or 0.
+    #[track_caller]
+    fn device_bias(&self) -> u64 {
+        let Some(bias) = &self.bias else { return 0 };
+        self.device_bias.get_or_init(|| resident_f32(bias).into_owned()).device_address()
     }
 }
 
@@ -76,7 +83,7 @@ pub(crate) fn grouped_linear(x: &Array, weight: &WeightStorage, indices: &Array)
         return empty(&shape).astype(x.dtype());
     }
     let rows = RowsByExpert::new(indices, &[stack]);
-    let [out] = rows.multiply(Source::Plain { x }, per_token / x.dim(1), 0, [(stack, None)]);
+    let [out] = rows.multiply(Source::Plain { x }, per_token / x.dim(1), 0, [Factors::new(stack, 0, None)]);
     out.reshape(&shape).astype(x.dtype())
 }
 
@@ -92,7 +99,7 @@ pub(crate) fn expert_outputs(
     let [Some(gate), Some(up), Some(down)] = stacks.map(StackedLinear::on_device) else {
         return expert_products(x, experts, indices, shared);
     };
-    if stacks.iter().any(|layers| layers.bias.is_some()) || !is_f32(x) || x.size() == 0 {
+    if !is_f32(x) || x.size() == 0 {
         return expert_products(x, experts, indices, shared);
     }
     let rows = RowsByExpert::new(indices, &[gate, up, down]);
@@ -100,12 +107,15 @@ pub(crate) fn expert_outputs(
     let together = shared.filter(|_| rows.order.is_none()).and_then(|mlp| like_experts(mlp, experts));
     let (tokens, count) = (indices.dim(0), rows.count as i32);
     let rows = rows.with_shared(if together.is_some() { tokens } else { 0 });
-    let shared_of = |which: usize| together.map(|matrices| matrices[which]);
-    let gate_and_up = [(gate, shared_of(0)), (up, shared_of(1))];
-    let [gates, ups] = rows.multiply(Source::Plain { x }, indices.dim(1), 0, gate_and_up);
-    let activation = activation_number(experts.activation);
+    let matrices = [gate, up, down];
+    let factors = |which: usize| {
+        let shared = together.map(|matrices| matrices[which]);
+        Factors::new(matrices[which], stacks[which].device_bias(), shared)
+    };
+    let [gates, ups] = rows.multiply(Source::Plain { x }, indices.dim(1), 0, [factors(0), factors(1)]);
+    let activation = gate_activation(experts.activation);
     let inner = Source::Gated { gate: &gates, up: &ups, activation };
-    let [out] = rows.multiply(inner, 1, count, [(down, shared_of(2))]);
+    let [out] = rows.multiply(inner, 1, count, [factors(2)]);
     match together {
         Some(_) => ExpertOutputs { routed: out, shared: None },
         None => {
@@ -115,13 +125,13 @@ pub(crate) fn expert_outputs(
     }
 }
 
-/// The matrices of a block that is one more expert: of the same sizes and widths of codes.
+/// The matrices of a block that is one more expert: of the same sizes and format.
 fn like_experts<'a>(mlp: &'a Mlp, experts: &Experts) -> Option<[&'a DeviceMatrix; 3]> {
     let stacks = [&experts.gate_proj, &experts.up_proj, &experts.down_proj].map(StackedLinear::on_device);
     let linears = mlp.linears();
     let matrices = linears.map(Linear::on_device);
     let like = |matrix: &DeviceMatrix, stack: &DeviceMatrix| {
-        let size = |matrix: &DeviceMatrix| (matrix.outputs, matrix.inputs, matrix.layout.bits);
+        let size = |matrix: &DeviceMatrix| (matrix.outputs, matrix.inputs, matrix.layout.format);
         size(matrix) == size(stack)
     };
     let all_alike = matrices.iter().zip(stacks).all(|pair| matches!(pair, (Some(a), Some(b)) if like(a, b)));
@@ -131,6 +141,20 @@ fn like_experts<'a>(mlp: &'a Mlp, experts: &Experts) -> Option<[&'a DeviceMatrix
     }
     let [Some(gate), Some(up), Some(down)] = matrices else { return None };
     Some([gate, up, down])
+}
+
+/// A stack of matrices that rows are multiplied with, its bias on the device or 0, and the matrix of
+/// shared rows.
+struct Factors<'a> {
+    stack: &'a DeviceMatrix,
+    bias: u64,
+    shared: Option<&'a DeviceMatrix>,
+}
+
+impl<'a> Factors<'a> {
+    fn new(stack: &'a DeviceMatrix, bias: u64, shared: Option<&'a DeviceMatrix>) -> Factors<'a> {
+        Factors { stack, bias, shared }
+    }
 }
 
 /// Rows, each with an expert.
@@ -166,7 +190,7 @@ impl<'a> RowsByExpert<'a> {
         let experts = stacks[0].layout.features / stacks[0].outputs as usize;
         let order = (count > MAX_FEW).then(|| {
             let wide = has_warpgroups()
-                && stacks.iter().all(|stack| stack.layout.bits == 4)
+                && stacks.iter().all(|stack| stack.layout.format.bits() == 4)
                 && count >= MANY_OF_AN_EXPERT * experts;
             Order::new(&chosen, count, experts, if wide { 64 } else { 32 })
         });
@@ -185,11 +209,11 @@ impl<'a> RowsByExpert<'a> {
         source: Source,
         share: i32,
         shared_inputs: i32,
-        stacks: [(&DeviceMatrix, Option<&DeviceMatrix>); N],
+        stacks: [Factors; N],
     ) -> [Array; N] {
-        let inputs = stacks[0].0.inputs;
+        let inputs = stacks[0].stack.inputs;
         let all = (self.count + self.shared) as i32;
-        let outs = stacks.map(|(stack, _)| empty(&[all, stack.outputs]));
+        let outs = stacks.each_ref().map(|factors| empty(&[all, factors.stack.outputs]));
         let quantized = match &self.order {
             None => {
                 let rows = (self.count as i32 / share).max(shared_inputs + self.shared as i32);
@@ -201,13 +225,15 @@ impl<'a> RowsByExpert<'a> {
                 QuantizedInputs::new(source, order.places() as i32, inputs, layout, rows)
             }
         };
-        for bits in [4, 8] {
-            let own = || stacks.iter().zip(&outs).filter(|((stack, _), _)| stack.layout.bits == bits);
+        for format in [TileFormat::Affine4, TileFormat::Affine8, TileFormat::Mxfp4] {
+            let own =
+                || stacks.iter().zip(&outs).filter(|(factors, _)| factors.stack.layout.format == format);
             let mut products: Vec<Product> =
-                own().map(|((stack, _), out)| Product::of_stack(stack, out)).collect();
-            products.extend(own().filter_map(|((_, one), out)| Some(Product::of_stack((*one)?, out))));
+                own().map(|(factors, out)| Product::of_stack(factors.stack, factors.bias, out)).collect();
+            products
+                .extend(own().filter_map(|(factors, out)| Some(Product::of_stack(factors.shared?, 0, out))));
             if !products.is_empty() {
-                self.multiply_by(&quantized, bits, [share, shared_inputs], &products);
+                self.multiply_by(&quantized, format, [share, shared_inputs], &products);
             }
         }
         outs
@@ -217,7 +243,7 @@ impl<'a> RowsByExpert<'a> {
     fn multiply_by(
         &self,
         inputs: &QuantizedInputs,
-        bits: usize,
+        format: TileFormat,
         [share, shared_inputs]: [i32; 2],
         products: &[Product],
     ) {
@@ -241,27 +267,43 @@ impl<'a> RowsByExpert<'a> {
                 .with(inputs.planes())
                 .with(inputs.steps())
                 .with(counts);
-            let name = if bits == 4 { "experts_few_4" } else { "experts_few_8" };
+            let name = match format {
+                TileFormat::Affine4 => "experts_few_4",
+                TileFormat::Affine8 => "experts_few_8",
+                TileFormat::Mxfp4 => "experts_few_mxfp4",
+            };
             let grid = multiprocessors.min(tiles * (self.count + self.shared));
-            return launch(name, [grid, 1, 1], EXPERT_WARPS as u32 * 32, experts_shared(bits), arguments);
+            return launch(
+                name,
+                [grid, 1, 1],
+                EXPERT_WARPS as u32 * 32,
+                experts_shared(format.bits()),
+                arguments,
+            );
         };
         let blocks = order.most_tiles * tiles * TILE_FEATURES / MEDIUM_FEATURES;
         let list = ExpertRows { tiles: order.tiles.pointer(), order: order.order.pointer() };
         let arguments = arguments.with(inputs.planes());
         if has_warpgroups() {
-            let name = match (bits, order.tile_rows) {
-                (4, 64) => "experts_warpgroup_4_64",
-                (4, _) => "experts_warpgroup_4_32",
-                _ => "experts_warpgroup_8_32",
+            let name = match (format, order.tile_rows) {
+                (TileFormat::Affine4, 64) => "experts_warpgroup_4_64",
+                (TileFormat::Affine4, _) => "experts_warpgroup_4_32",
+                (TileFormat::Mxfp4, 64) => "experts_warpgroup_mxfp4_64",
+                (TileFormat::Mxfp4, _) => "experts_warpgroup_mxfp4_32",
+                (TileFormat::Affine8, _) => "experts_warpgroup_8_32",
             };
             let (grid, shared) =
-                (blocks.min(multiprocessors), medium_warpgroup_shared(bits, order.tile_rows));
+                (blocks.min(multiprocessors), medium_warpgroup_shared(format.bits(), order.tile_rows));
             let arguments = arguments.with(inputs.segments as i32).with(list);
             return launch(name, [grid, 1, 1], MEDIUM_THREADS, shared, arguments);
         }
-        let name = if bits == 4 { "experts_many_4" } else { "experts_many_8" };
+        let name = match format {
+            TileFormat::Affine4 => "experts_many_4",
+            TileFormat::Affine8 => "experts_many_8",
+            TileFormat::Mxfp4 => "experts_many_mxfp4",
+        };
         let arguments = arguments.with(inputs.steps()).with(inputs.segments as i32).with(list);
-        launch(name, [blocks, 1, 1], 256, medium_shared(bits), arguments);
+        launch(name, [blocks, 1, 1], 256, medium_shared(format.bits()), arguments);
     }
 }
 

@@ -1,13 +1,13 @@
 //! Linear layers with quantised weights in tiles on the device.
 
 use kernels::{
-    Affine,
+    Affine, FloatFormat, Microscaled, Weight,
     cuda::{OperationKind, TiledLayout},
 };
 use mlx::{
     Array, Dtype, FrozenArray, Result,
     cuda::{Arguments, Buffer},
-    quant::Quantized,
+    quant::{Mode, Quantized},
 };
 
 use super::{
@@ -23,7 +23,11 @@ use crate::{Linear, Matrix, Precision, RmsNorm, precision, storage::WeightStorag
 /// See [`WeightStorage::prepacked`].
 pub(crate) fn prepack(matrix: Matrix) -> Result<WeightStorage> {
     let tiled = match &matrix {
-        Matrix::Quantized(weight) if precision() == Precision::Rounded => tiled(weight)?,
+        Matrix::Quantized(weight)
+            if precision() == Precision::Rounded && weight.quantization.mode == Mode::Affine =>
+        {
+            tiled(weight)?
+        }
         _ => None,
     };
     let placed = match (tiled, &matrix) {
@@ -48,23 +52,29 @@ pub(crate) fn prepack(matrix: Matrix) -> Result<WeightStorage> {
 /// A matrix, or a stack of them one after the other, in tiles.
 pub(super) fn tiled(weight: &Quantized) -> Result<Option<DeviceMatrix>> {
     let frozen: Vec<FrozenArray> = weight.parts().map(FrozenArray::of).collect();
-    let [codes, scales, biases] = &frozen[..] else { return Ok(None) };
-    if [scales, biases].iter().any(|part| part.dtype() != Dtype::Bfloat16) {
-        return Ok(None);
-    }
-    let affine = Affine {
-        codes: codes.values(),
-        scales: kernels::Floats::Bf16(scales.values()),
-        biases: kernels::Floats::Bf16(biases.values()),
-        group_size: weight.quantization.group_size as usize,
-        bits: weight.quantization.bits as usize,
+    let view = match &frozen[..] {
+        [codes, scales, biases] if [scales, biases].iter().all(|part| part.dtype() == Dtype::Bfloat16) => {
+            Weight::Affine(Affine {
+                codes: codes.values(),
+                scales: kernels::Floats::Bf16(scales.values()),
+                biases: kernels::Floats::Bf16(biases.values()),
+                group_size: weight.quantization.group_size as usize,
+                bits: weight.quantization.bits as usize,
+            })
+        }
+        [codes, scales] if weight.quantization.mode == Mode::Mxfp4 => Weight::Microscaled(Microscaled {
+            codes: codes.values(),
+            scales: scales.values(),
+            format: FloatFormat::Mxfp4,
+        }),
+        _ => return Ok(None),
     };
     let (outputs, inputs) = (weight.codes.dim(-2), weight.inputs());
     let features = weight.codes.size() / weight.codes.dim(-1) as usize;
-    let layout = TiledLayout::for_weight(&affine, features, inputs as usize);
+    let layout = TiledLayout::for_weight(&view, features, inputs as usize);
     let Some(layout) = layout else { return Ok(None) };
     let mut bytes = vec![0; layout.bytes()];
-    layout.pack(affine, &mut bytes);
+    layout.pack(view, &mut bytes);
     let buffer = Buffer::new(device(), bytes.len())?;
     device().upload(buffer.pointer(), &bytes)?;
     let tiles = device().array(buffer, &[bytes.len() as i32], Dtype::Uint8);
@@ -152,7 +162,7 @@ pub(crate) fn rows(linear: &Linear, indices: &Array, dtype: Option<Dtype>) -> Ar
             .with(out.device_address())
             .with(matrix.inputs)
             .with(matrix.layout.segments() as i32);
-        let (name, kind) = match matrix.layout.bits {
+        let (name, kind) = match matrix.layout.format.bits() {
             4 => ("embed_4", OperationKind::Embed4),
             _ => ("embed_8", OperationKind::Embed8),
         };

@@ -6,7 +6,7 @@ use super::{
     super::cpu,
     launch::{empty, is_f32, launch, resident},
     linear::{output_shape, project},
-    products::{Product, Source, activation_number, multiply},
+    products::{Product, Source, gate_activation, multiply},
     residual::{add_product, add_projected},
 };
 use crate::{Activation, Linear, RmsNorm, residual::ResidualAdd};
@@ -33,7 +33,7 @@ pub(crate) fn feed_forward(
         };
     }
     let parts = project(x, norm, &[gate, up]);
-    let activation = activation_number(activation);
+    let activation = gate_activation(activation);
     let source = Source::Gated { gate: &parts[0], up: &parts[1], activation };
     match add {
         Some(add) => add_product(add, source, &parts[0], down),
@@ -59,7 +59,7 @@ pub(crate) fn gated(gate: &Array, up: &Array, activation: Activation) -> Array {
         .with(up.device_address())
         .with(out.device_address())
         .with(out.size() as i32)
-        .with(activation_number(activation));
+        .with(gate_activation(activation));
     launch("gated", [out.size().div_ceil(256), 1, 1], 256, 0, arguments);
     out
 }

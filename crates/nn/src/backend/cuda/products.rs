@@ -6,10 +6,10 @@ use std::{
 };
 
 use kernels::cuda::{
-    InputRow, MAX_SHARED, MEDIUM_FEATURES, MEDIUM_THREADS, OWN_ORDER, OperationKind, ProductPart,
-    ProductParts, QuantizedRows, RowOrder, TILE_FEATURES, TiledLayout, WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS,
-    WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared, medium_warpgroup_shared,
-    warpgroup_shared, wide_shared,
+    GateActivation, InputRow, MAX_SHARED, MEDIUM_FEATURES, MEDIUM_THREADS, OWN_ORDER, OperationKind,
+    ProductPart, ProductParts, QuantizedRows, RowOrder, TILE_FEATURES, TiledLayout, WARPGROUP_BLOCK,
+    WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared,
+    medium_warpgroup_shared, warpgroup_shared, wide_shared,
 };
 use mlx::{
     Array,
@@ -34,11 +34,11 @@ pub(super) enum Source<'a> {
         x: &'a Array,
         norm: &'a RmsNorm,
     },
-    /// `activation(gate) * up`; the activation as kernels number it.
+    /// `activation(gate) * up`.
     Gated {
         gate: &'a Array,
         up: &'a Array,
-        activation: i32,
+        activation: GateActivation,
     },
     /// `norm(x) * silu(gate)`, the norm over each head.
     GatedNorm {
@@ -48,12 +48,14 @@ pub(super) enum Source<'a> {
     },
 }
 
-/// An activation as kernels number it.
-pub(super) fn activation_number(activation: Activation) -> i32 {
-    match activation {
-        Activation::Silu => 0,
-        Activation::GeluTanh => 1,
-    }
+/// An activation as kernels take it.
+pub(super) fn gate_activation(activation: Activation) -> GateActivation {
+    let (kind, limit) = match activation {
+        Activation::Silu => (0, 0.0),
+        Activation::GeluTanh => (1, 0.0),
+        Activation::ClampedSwish { limit } => (2, limit),
+    };
+    GateActivation { kind, limit }
 }
 
 /// Rows of inputs as integers.
@@ -109,7 +111,7 @@ impl Layout {
         match rows {
             ..=MAX_FEW_ROWS => Layout::Few,
             _ if !has_warpgroups() => Layout::Many,
-            _ if rows <= MAX_MEDIUM_ROWS || matrix.bits == 8 => Layout::Bytes,
+            _ if rows <= MAX_MEDIUM_ROWS || matrix.format.bits() == 8 => Layout::Bytes,
             _ if matrix.in_halves => Layout::Halves,
             _ => Layout::Many,
         }
@@ -212,7 +214,7 @@ impl QuantizedInputs {
     #[track_caller]
     fn multiply(&self, products: &[&Product]) {
         for bits in [4, 8] {
-            let has_bits = |product: &&&Product| product.matrix.layout.bits == bits;
+            let has_bits = |product: &&&Product| product.matrix.layout.format.bits() == bits;
             let own: Vec<&Product> = products.iter().filter(has_bits).copied().collect();
             for products in own.chunks(4) {
                 match self.layout {
@@ -297,7 +299,8 @@ impl QuantizedInputs {
 #[track_caller]
 fn queue_row(source: Source, products: &[Product]) -> bool {
     let layout = products[0].matrix.layout;
-    let fits = |own: &Product| own.matrix.layout.bits == 4 && own.matrix.layout.inputs == layout.inputs;
+    let fits =
+        |own: &Product| own.matrix.layout.format.bits() == 4 && own.matrix.layout.inputs == layout.inputs;
     if products.len() > 4 || !products.iter().all(fits) {
         return false;
     }
@@ -311,7 +314,7 @@ fn queue_row(source: Source, products: &[Product]) -> bool {
     }
     let parts = parts(products, |matrix| matrix.layout.tiles());
     // Arrays live until the operation is queued: memory is used again in its order only.
-    let integers = |gate: &Array, up: &Array, activation: i32| {
+    let integers = |gate: &Array, up: &Array, activation: GateActivation| {
         let groups = segments * 8;
         let integers = Integers::new(groups * 128, groups);
         let (gate, up) = (resident_f32(gate), resident_f32(up));
@@ -349,8 +352,9 @@ fn medium_tile(bits: usize, blocks: usize, rows: usize, multiprocessors: usize) 
 #[track_caller]
 fn multiply_row(source: Source, products: &[Product]) -> bool {
     let layout = products[0].matrix.layout;
-    let (bits, segments, inputs) = (layout.bits, layout.segments(), layout.inputs);
-    let own_launch = products.len() <= 4 && products.iter().all(|own| own.matrix.layout.bits == bits);
+    let (bits, segments, inputs) = (layout.format.bits(), layout.segments(), layout.inputs);
+    let own_launch =
+        products.len() <= 4 && products.iter().all(|own| own.matrix.layout.format.bits() == bits);
     let tiles: usize = products.iter().map(|product| product.matrix.layout.tiles()).sum();
     // The row, and the kernel's own memory.
     let row = inputs * 4;
@@ -466,9 +470,9 @@ impl<'a> Product<'a> {
         Product { matrix, bias: linear.device_bias(), out, stream }
     }
 
-    /// With each of some matrices.
-    pub(super) fn of_stack(matrix: &'a DeviceMatrix, out: &'a Array) -> Product<'a> {
-        Product { matrix, bias: 0, out, stream: None }
+    /// With each of some matrices, whose biases are at an address or 0.
+    pub(super) fn of_stack(matrix: &'a DeviceMatrix, bias: u64, out: &'a Array) -> Product<'a> {
+        Product { matrix, bias, out, stream: None }
     }
 }
 

@@ -15,6 +15,11 @@ pub(crate) fn gated(gate: &Array, up: &Array, activation: Activation) -> Array {
             let cubed = gate * gate.square() * 0.044715 + gate;
             (gate * 0.5) * ((cubed * (2.0 / PI).sqrt()).tanh() + 1.0) * up
         }
+        Activation::ClampedSwish { limit } => {
+            let limit = &Array::scalar(limit, gate.dtype());
+            let (gate, up) = (gate.minimum(limit), up.minimum(limit).maximum(&-limit));
+            &gate * (&gate * 1.702).sigmoid() * (up + 1.0)
+        }
     }
 }
 
