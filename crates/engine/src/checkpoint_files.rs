@@ -16,7 +16,7 @@ use crate::{
     error::{LoadError, Result},
     generation_config::GenerationConfig,
     models,
-    weights::Random,
+    weights::{Random, has_mxfp4_experts},
 };
 
 impl Checkpoint {
@@ -75,7 +75,10 @@ impl Checkpoint {
     /// How random weights are generated, for [`Checkpoint::Random`].
     pub(crate) fn random(&self) -> Option<Random> {
         match self {
-            Checkpoint::Random { quantization, .. } => Some(Random { quantization: *quantization }),
+            Checkpoint::Random { quantization, config } => {
+                let mxfp4_experts = has_mxfp4_experts(config);
+                Some(Random { quantization: *quantization, mxfp4_experts })
+            }
             _ => None,
         }
     }

@@ -37,6 +37,11 @@ extern "C" __global__ void __launch_bounds__(256)
     embed<8>(weights, ids, out, inputs, segments);
 }
 
+extern "C" __global__ void __launch_bounds__(256)
+    embed_mxfp4(const u8* weights, const u32* ids, float* out, int inputs, int segments) {
+    embed<MXFP4>(weights, ids, out, inputs, segments);
+}
+
 // The parts of a token's output besides those of its experts; all optional.
 struct CombineWith {
     const float* shared;

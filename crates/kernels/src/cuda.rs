@@ -121,6 +121,7 @@ pub const NAMES: &[&str] = &[
     "rms_norm",
     "embed_4",
     "embed_8",
+    "embed_mxfp4",
     "sample_blocks",
     "sample_finish",
     "skinny_4_16_2_1",

@@ -22,7 +22,7 @@ use crate::{
         drafters::{dflash::DFlashDrafter, draft_model::DraftModel, mtp::MtpDrafter},
         load_or_measure_costs, measure_step_costs, warm_up,
     },
-    weights::{Layout, QuantizationConfig, Types, Weights},
+    weights::{Layout, QuantizationConfig, Types, Weights, has_mxfp4_experts},
 };
 
 /// Loads everything that the engine's thread needs, on that thread.
@@ -235,13 +235,28 @@ fn choose_device(device: Option<Device>, checkpoint: &Checkpoint) -> Result<()> 
     }
 }
 
-/// Whether most weights are of a format that our kernels for GPUs read.
+/// Whether our kernels for GPUs read the format of most weights: affine codes in groups of 64 or 128,
+/// 4-bit floats in MXFP4, and floats but those of experts.
 fn has_kernels(checkpoint: &Checkpoint) -> Result<bool> {
+    let config = checkpoint.config()?;
     let format = match checkpoint.random() {
         Some(random) => random.quantization,
-        None => QuantizationConfig::default_format(&checkpoint.config()?),
+        None => QuantizationConfig::default_format(&config),
     };
-    Ok(format.is_some_and(|q| q.mode == Mode::Affine && matches!(q.group_size, 64 | 128)))
+    Ok(match format {
+        Some(q) => match q.mode {
+            Mode::Affine => matches!(q.group_size, 64 | 128),
+            Mode::Mxfp4 => true,
+            Mode::Mxfp8 | Mode::Nvfp4 => false,
+        },
+        None => has_mxfp4_experts(&config) || !has_experts(&config),
+    })
+}
+
+fn has_experts(config: &Value) -> bool {
+    let text = models::text_config(config);
+    let keys = ["num_experts", "num_local_experts", "n_routed_experts"];
+    keys.iter().any(|key| text.get(key).and_then(Value::as_i64).is_some_and(|count| count > 0))
 }
 
 /// On the CPU activations are float32 unless `dtype` says otherwise: the kernels compute in it, and
@@ -317,14 +332,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_for_gpus_read_affine_codes_in_groups_of_64_and_128() {
+    fn kernels_for_gpus_read_floats_mxfp4_and_affine_codes_in_groups_of_64_and_128() {
         let random = |bits, group_size| {
             let quantization = Some(Quantization { mode: Mode::Affine, group_size, bits });
             has_kernels(&Checkpoint::Random { config: json!({}), quantization }).unwrap()
         };
         assert!([2, 3, 4, 5, 6, 8].iter().all(|&bits| random(bits, 64) && random(bits, 128)));
         assert!(!random(4, 32) && !random(8, 32));
-        assert!(!has_kernels(&Checkpoint::Random { config: json!({}), quantization: None }).unwrap());
+        let floats = |config| has_kernels(&Checkpoint::Random { config, quantization: None }).unwrap();
+        assert!(floats(json!({})) && floats(json!({ "num_experts": 0 })));
+        assert!(
+            !floats(json!({ "num_experts": 8 }))
+                && !floats(json!({ "text_config": { "n_routed_experts": 4 } }))
+        );
         let folder = tempfile::tempdir().unwrap();
         let declared = |config: Value| {
             std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
@@ -333,6 +353,12 @@ mod tests {
         let format = json!({ "bits": 4, "group_size": 64 });
         assert!(declared(json!({ "quantization": format })));
         assert!(declared(json!({ "text_config": { "quantization": format } })));
-        assert!(!declared(json!({})) && !declared(json!({ "quantization": { "mode": "mxfp4" } })));
+        let floats = |mode, group_size| json!({ "mode": mode, "bits": 4, "group_size": group_size });
+        assert!(declared(json!({})) && declared(json!({ "quantization": floats("mxfp4", 32) })));
+        assert!(!declared(json!({ "quantization": floats("nvfp4", 16) })));
+        // gpt-oss as published, and with experts of bfloat16.
+        let method = json!({ "quant_method": "mxfp4" });
+        assert!(declared(json!({ "num_local_experts": 32, "quantization_config": method })));
+        assert!(!declared(json!({ "num_local_experts": 32 })));
     }
 }

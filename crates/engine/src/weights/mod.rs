@@ -23,7 +23,7 @@ use self::store::{Store, Tensor, to_i32};
 pub(crate) use self::{
     files::WeightFiles,
     layout::{Layout, Recipe, Rule, Transform, is_hub_conv1d},
-    quantization_config::QuantizationConfig,
+    quantization_config::{QuantizationConfig, has_mxfp4_experts},
     random::Random,
     skip::action_for,
     store::Types,

@@ -65,6 +65,11 @@ impl QuantizationConfig {
     }
 }
 
+/// Whether config.json says that experts are in MXFP4 and the rest is not, as gpt-oss's does.
+pub(crate) fn has_mxfp4_experts(config: &Value) -> bool {
+    entries(config).into_iter().flatten().any(|entry| entry.get("quant_method") == Some(&"mxfp4".into()))
+}
+
 /// `quantization`, and MLX's copy of it, `quantization_config`, of a config.json or its text part.
 fn entries(config: &Value) -> [Option<&Map<String, Value>>; 2] {
     ["quantization", "quantization_config"].map(|key| {

@@ -22,6 +22,8 @@ const MIN_CHUNK: usize = 1 << 18;
 pub(crate) struct Random {
     /// Format of matrices; `None` for bfloat16, the type of all else.
     pub quantization: Option<Quantization>,
+    /// Whether experts are in MXFP4 where other matrices are quantised.
+    pub mxfp4_experts: bool,
 }
 
 impl Random {
@@ -42,7 +44,11 @@ impl Random {
         let sizes: Vec<usize> = shape.iter().map(|&dim| dim as usize).collect();
         let quantized =
             |q: &Quantization| action_for(&weight, &sizes, Dtype::Bfloat16, *q) == Action::Quantize;
-        match self.quantization.filter(quantized) {
+        let experts = |q| match self.mxfp4_experts && name.contains(".experts.") {
+            true => Quantization { mode: Mode::Mxfp4, group_size: 32, bits: 4 },
+            false => q,
+        };
+        match self.quantization.map(experts).filter(quantized) {
             Some(q) => Ok(Matrix::Quantized(quantized_matrix(name, shape, q)?)),
             None => Ok(Matrix::Dense(self.tensor(&weight, shape)?)),
         }

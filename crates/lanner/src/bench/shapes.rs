@@ -67,7 +67,9 @@ mod tests {
         check("llama-8b", "Meta-Llama-3.1-8B");
         check("qwen3-30b", "Qwen3-30B-A3B");
         check("qwen3.6-35b", "Qwen3.6-35B-A3B");
-        assert_eq!(names().len(), 6);
+        check("gpt-oss-20b", "gpt-oss-20b");
+        check("gemma-3-4b", "gemma-3-4b-it");
+        assert_eq!(names().len(), 8);
     }
 
     #[test]

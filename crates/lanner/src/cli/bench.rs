@@ -53,7 +53,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "ROUNDS", default_value = "1")]
     pub warmup: usize,
     /// Use random weights made in memory instead of a model: qwen3.5-0.8b, qwen3.5-4b, llama-8b,
-    /// qwen3.5-9b, qwen3-30b, qwen3.6-35b, or the shape that a config.json describes.
+    /// qwen3.5-9b, qwen3-30b, qwen3.6-35b, gpt-oss-20b, gemma-3-4b, or the shape that a config.json
+    /// describes. gpt-oss's experts are in MXFP4 unless all weights are bfloat16.
     #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["model", "ngram_table", "draft_model"])]
     pub shape: Option<String>,
     /// With --shape: format of the random weights.

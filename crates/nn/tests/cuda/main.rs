@@ -13,6 +13,7 @@ mod experts;
 mod floats;
 mod layers;
 mod memory;
+mod mxfp4;
 mod neighbours;
 mod products;
 mod random;

@@ -1,6 +1,6 @@
 //! Products of rows and experts: few rows each with its expert, many rows expert by expert.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use kernels::cuda::{
     EXPERT_TILE, EXPERT_WARPS, ExpertRowCounts, ExpertRows, MAX_EXPERTS, MEDIUM_FEATURES, MEDIUM_THREADS,
@@ -82,8 +82,10 @@ pub(crate) fn grouped_linear(x: &Array, weight: &WeightStorage, indices: &Array)
     if tokens == 0 {
         return empty(&shape).astype(x.dtype());
     }
-    let rows = RowsByExpert::new(indices, &[stack]);
-    let [out] = rows.multiply(Source::Plain { x }, per_token / x.dim(1), 0, [Factors::new(stack, 0, None)]);
+    let rows = RowsByExpert::new(indices, stack.count(), [stack.layout.format].into_iter());
+    let out = empty(&[rows.outputs(), stack.outputs]);
+    let rows = rows.sharing_inputs(per_token / x.dim(1));
+    rows.multiply(Source::Plain { x }, stack.inputs, &[Product::of_matrix(stack, 0, &out)]);
     out.reshape(&shape).astype(x.dtype())
 }
 
@@ -102,20 +104,29 @@ pub(crate) fn expert_outputs(
     if !is_f32(x) || x.size() == 0 {
         return expert_products(x, experts, indices, shared);
     }
-    let rows = RowsByExpert::new(indices, &[gate, up, down]);
-    // Few rows of the shared expert go with those of the others.
-    let together = shared.filter(|_| rows.order.is_none()).and_then(|mlp| like_experts(mlp, experts));
-    let (tokens, count) = (indices.dim(0), rows.count as i32);
-    let rows = rows.with_shared(if together.is_some() { tokens } else { 0 });
     let matrices = [gate, up, down];
-    let factors = |which: usize| {
-        let shared = together.map(|matrices| matrices[which]);
-        Factors::new(matrices[which], stacks[which].device_bias(), shared)
+    let formats = matrices.iter().map(|stack| stack.layout.format);
+    let rows = RowsByExpert::new(indices, gate.count(), formats);
+    // Few rows of the shared expert go with those of the others.
+    let together = shared.filter(|_| !rows.are_ordered()).and_then(|mlp| like_experts(mlp, experts));
+    let (tokens, count) = (indices.dim(0), rows.count as i32);
+    let shared_rows = if together.is_some() { tokens } else { 0 };
+    let rows = rows.sharing_inputs(indices.dim(1));
+    let rows = rows.with_shared(SharedRows { count: shared_rows, first_input: 0 });
+    let outs = matrices.map(|stack| empty(&[rows.outputs(), stack.outputs]));
+    let products = |which: Range<usize>| -> Vec<Product> {
+        let stacks =
+            which.clone().map(|i| Product::of_matrix(matrices[i], stacks[i].device_bias(), &outs[i]));
+        let shared =
+            together.iter().flat_map(|own| which.clone().map(|i| Product::of_matrix(own[i], 0, &outs[i])));
+        stacks.chain(shared).collect()
     };
-    let [gates, ups] = rows.multiply(Source::Plain { x }, indices.dim(1), 0, [factors(0), factors(1)]);
+    rows.multiply(Source::Plain { x }, gate.inputs, &products(0..2));
     let activation = gate_activation(experts.activation);
-    let inner = Source::Gated { gate: &gates, up: &ups, activation };
-    let [out] = rows.multiply(inner, 1, count, [factors(2)]);
+    let inner = Source::Gated { gate: &outs[0], up: &outs[1], activation };
+    let rows = rows.sharing_inputs(1).with_shared(SharedRows { count: shared_rows, first_input: count });
+    rows.multiply(inner, down.inputs, &products(2..3));
+    let [_, _, out] = outs;
     match together {
         Some(_) => ExpertOutputs { routed: out, shared: None },
         None => {
@@ -143,29 +154,24 @@ fn like_experts<'a>(mlp: &'a Mlp, experts: &Experts) -> Option<[&'a DeviceMatrix
     Some([gate, up, down])
 }
 
-/// A stack of matrices that rows are multiplied with, its bias on the device or 0, and the matrix of
-/// shared rows.
-struct Factors<'a> {
-    stack: &'a DeviceMatrix,
-    bias: u64,
-    shared: Option<&'a DeviceMatrix>,
-}
-
-impl<'a> Factors<'a> {
-    fn new(stack: &'a DeviceMatrix, bias: u64, shared: Option<&'a DeviceMatrix>) -> Factors<'a> {
-        Factors { stack, bias, shared }
-    }
-}
-
 /// Rows, each with an expert.
-struct RowsByExpert<'a> {
+pub(super) struct RowsByExpert<'a> {
     /// The expert of each row, uint32.
     chosen: Cow<'a, Array>,
     count: usize,
+    /// Inputs that are shared: by so many neighbouring rows.
+    share: i32,
     /// Rows of an expert that all tokens have, after the others: only of few rows.
-    shared: usize,
+    shared: SharedRows,
     /// The order by expert, if there are more rows than `MAX_FEW`.
     order: Option<Order>,
+}
+
+/// Rows of an expert that all tokens have: how many, and the first of their inputs.
+#[derive(Clone, Copy, Default)]
+struct SharedRows {
+    count: i32,
+    first_input: i32,
 }
 
 /// Rows expert by expert, as a kernel lists them.
@@ -183,72 +189,72 @@ const MAX_FEW: usize = 64;
 const MANY_OF_AN_EXPERT: usize = 48;
 
 impl<'a> RowsByExpert<'a> {
-    /// For products with stacks of equally many experts.
+    /// For products with stacks of `experts` matrices of these formats.
     #[track_caller]
-    fn new(indices: &'a Array, stacks: &[&DeviceMatrix]) -> RowsByExpert<'a> {
+    pub(super) fn new(
+        indices: &'a Array,
+        experts: usize,
+        mut formats: impl Iterator<Item = TileFormat>,
+    ) -> RowsByExpert<'a> {
         let (chosen, count) = (resident(indices), indices.size());
-        let experts = stacks[0].layout.features / stacks[0].outputs as usize;
         let order = (count > MAX_FEW).then(|| {
             let wide = has_warpgroups()
-                && stacks.iter().all(|stack| stack.layout.format.bits() == 4)
+                && formats.all(|format| format.bits() == 4)
                 && count >= MANY_OF_AN_EXPERT * experts;
             Order::new(&chosen, count, experts, if wide { 64 } else { 32 })
         });
-        RowsByExpert { chosen, count, shared: 0, order }
+        RowsByExpert { chosen, count, share: 1, shared: SharedRows::default(), order }
     }
 
-    fn with_shared(self, shared: i32) -> RowsByExpert<'a> {
-        RowsByExpert { shared: shared as usize, ..self }
+    /// Whether rows are multiplied in another order than theirs.
+    pub(super) fn are_ordered(&self) -> bool {
+        self.order.is_some()
     }
 
-    /// Multiplies all rows with a stack, and shared rows with a matrix. `share` of the rows have
-    /// the same row of the source; its rows from `shared_inputs` on are those of shared rows.
+    /// Where `share` neighbouring rows have the same inputs.
+    fn sharing_inputs(self, share: i32) -> RowsByExpert<'a> {
+        RowsByExpert { share, ..self }
+    }
+
+    fn with_shared(self, shared: SharedRows) -> RowsByExpert<'a> {
+        RowsByExpert { shared, ..self }
+    }
+
+    /// Rows of outputs.
+    fn outputs(&self) -> i32 {
+        self.count as i32 + self.shared.count
+    }
+
+    /// All products of rows of a source: of stacks and then, if there are shared rows, of as many
+    /// matrices for these. Norms only where rows keep their order.
     #[track_caller]
-    fn multiply<const N: usize>(
-        &self,
-        source: Source,
-        share: i32,
-        shared_inputs: i32,
-        stacks: [Factors; N],
-    ) -> [Array; N] {
-        let inputs = stacks[0].stack.inputs;
-        let all = (self.count + self.shared) as i32;
-        let outs = stacks.each_ref().map(|factors| empty(&[all, factors.stack.outputs]));
+    pub(super) fn multiply(&self, source: Source, inputs: i32, products: &[Product]) {
         let quantized = match &self.order {
             None => {
-                let rows = (self.count as i32 / share).max(shared_inputs + self.shared as i32);
+                let SharedRows { count, first_input } = self.shared;
+                let rows = (self.count as i32 / self.share).max(first_input + count);
                 QuantizedInputs::new(source, rows, inputs, Layout::Few, OWN_ORDER)
             }
             Some(order) => {
                 let layout = if has_warpgroups() { Layout::Bytes } else { Layout::Many };
-                let rows = RowOrder { rows: order.order.pointer(), share, padding: 0 };
+                let rows = RowOrder { rows: order.order.pointer(), share: self.share, padding: 0 };
                 QuantizedInputs::new(source, order.places() as i32, inputs, layout, rows)
             }
         };
         for format in [TileFormat::Affine4, TileFormat::Affine8, TileFormat::Mxfp4] {
-            let own =
-                || stacks.iter().zip(&outs).filter(|(factors, _)| factors.stack.layout.format == format);
-            let mut products: Vec<Product> =
-                own().map(|(factors, out)| Product::of_stack(factors.stack, factors.bias, out)).collect();
-            products
-                .extend(own().filter_map(|(factors, out)| Some(Product::of_stack(factors.shared?, 0, out))));
-            if !products.is_empty() {
-                self.multiply_by(&quantized, format, [share, shared_inputs], &products);
+            let own: Vec<Product> =
+                products.iter().filter(|product| product.format() == format).copied().collect();
+            // As many as a launch takes.
+            for products in own.chunks(4) {
+                self.multiply_by(&quantized, format, products);
             }
         }
-        outs
     }
 
     #[track_caller]
-    fn multiply_by(
-        &self,
-        inputs: &QuantizedInputs,
-        format: TileFormat,
-        [share, shared_inputs]: [i32; 2],
-        products: &[Product],
-    ) {
-        let parts = parts(products, |stack| stack.outputs as usize / TILE_FEATURES);
-        let stacks = if self.shared > 0 { products.len() / 2 } else { products.len() };
+    fn multiply_by(&self, inputs: &QuantizedInputs, format: TileFormat, products: &[Product]) {
+        let parts = parts(products, DeviceMatrix::tiles_of_one);
+        let stacks = if self.shared.count > 0 { products.len() / 2 } else { products.len() };
         let tiles: usize = parts[..stacks].iter().map(|part| part.tiles as usize).sum();
         let multiprocessors = device().multiprocessors as usize;
         let arguments = Arguments::new().with(parts);
@@ -256,9 +262,9 @@ impl<'a> RowsByExpert<'a> {
             let counts = ExpertRowCounts {
                 stacks: stacks as i32,
                 assignments: self.count as i32,
-                shared: self.shared as i32,
-                share,
-                shared_inputs,
+                shared: self.shared.count,
+                share: self.share,
+                shared_inputs: self.shared.first_input,
                 rows: inputs.rows as i32,
                 segments: inputs.segments as i32,
             };
@@ -272,14 +278,9 @@ impl<'a> RowsByExpert<'a> {
                 TileFormat::Affine8 => "experts_few_8",
                 TileFormat::Mxfp4 => "experts_few_mxfp4",
             };
-            let grid = multiprocessors.min(tiles * (self.count + self.shared));
-            return launch(
-                name,
-                [grid, 1, 1],
-                EXPERT_WARPS as u32 * 32,
-                experts_shared(format.bits()),
-                arguments,
-            );
+            let grid = multiprocessors.min(tiles * self.outputs() as usize);
+            let shared = experts_shared(format.bits());
+            return launch(name, [grid, 1, 1], EXPERT_WARPS as u32 * 32, shared, arguments);
         };
         let blocks = order.most_tiles * tiles * TILE_FEATURES / MEDIUM_FEATURES;
         let list = ExpertRows { tiles: order.tiles.pointer(), order: order.order.pointer() };
@@ -292,10 +293,9 @@ impl<'a> RowsByExpert<'a> {
                 (TileFormat::Mxfp4, _) => "experts_warpgroup_mxfp4_32",
                 (TileFormat::Affine8, _) => "experts_warpgroup_8_32",
             };
-            let (grid, shared) =
-                (blocks.min(multiprocessors), medium_warpgroup_shared(format.bits(), order.tile_rows));
+            let shared = medium_warpgroup_shared(format.bits(), order.tile_rows);
             let arguments = arguments.with(inputs.segments as i32).with(list);
-            return launch(name, [grid, 1, 1], MEDIUM_THREADS, shared, arguments);
+            return launch(name, [blocks.min(multiprocessors), 1, 1], MEDIUM_THREADS, shared, arguments);
         }
         let name = match format {
             TileFormat::Affine4 => "experts_many_4",

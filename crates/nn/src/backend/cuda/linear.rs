@@ -2,7 +2,7 @@
 
 use kernels::{
     Affine, FloatFormat, Microscaled, Weight,
-    cuda::{OperationKind, TiledLayout},
+    cuda::{OperationKind, TileFormat, TiledLayout},
 };
 use mlx::{
     Array, Dtype, FrozenArray, Result,
@@ -15,19 +15,16 @@ use super::{
     floats::{float_product, gather, place_dense},
     launch::{device, empty, fall_back, launch, resident, resident_f32},
     matrix::DeviceMatrix,
+    multiply::multiply,
     persistent::{self, queue},
-    products::{Product, Source, multiply},
+    products::{Product, Source},
 };
 use crate::{Linear, Matrix, Precision, RmsNorm, precision, storage::WeightStorage};
 
 /// See [`WeightStorage::prepacked`].
 pub(crate) fn prepack(matrix: Matrix) -> Result<WeightStorage> {
     let tiled = match &matrix {
-        Matrix::Quantized(weight)
-            if precision() == Precision::Rounded && weight.quantization.mode == Mode::Affine =>
-        {
-            tiled(weight)?
-        }
+        Matrix::Quantized(weight) if precision() == Precision::Rounded => tiled(weight)?,
         _ => None,
     };
     let placed = match (tiled, &matrix) {
@@ -40,7 +37,7 @@ pub(crate) fn prepack(matrix: Matrix) -> Result<WeightStorage> {
         None => {
             fall_back(match precision() {
                 Precision::Rounded => {
-                    "weights in other formats than floats and affine with groups of 64 or 128, bfloat16 scales"
+                    "weights in other formats than floats, mxfp4 and affine with groups of 64 or 128, bfloat16 scales"
                 }
                 Precision::Float32 | Precision::Int8 => "quantised weights in this precision",
             });
@@ -162,13 +159,14 @@ pub(crate) fn rows(linear: &Linear, indices: &Array, dtype: Option<Dtype>) -> Ar
             .with(out.device_address())
             .with(matrix.inputs)
             .with(matrix.layout.segments() as i32);
-        let (name, kind) = match matrix.layout.format.bits() {
-            4 => ("embed_4", OperationKind::Embed4),
-            _ => ("embed_8", OperationKind::Embed8),
+        let (name, kind) = match matrix.layout.format {
+            TileFormat::Affine4 => ("embed_4", Some(OperationKind::Embed4)),
+            TileFormat::Affine8 => ("embed_8", Some(OperationKind::Embed8)),
+            TileFormat::Mxfp4 => ("embed_mxfp4", None),
         };
-        match n == 1 && persistent::is_allowed() {
-            true => queue(name, kind, arguments),
-            false => launch(name, [n as usize, 1, 1], 256, 0, arguments),
+        match kind.filter(|_| n == 1 && persistent::is_allowed()) {
+            Some(kind) => queue(name, kind, arguments),
+            None => launch(name, [n as usize, 1, 1], 256, 0, arguments),
         }
     }
     out.astype(dtype.unwrap_or(Dtype::Bfloat16))

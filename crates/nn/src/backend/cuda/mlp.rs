@@ -6,7 +6,8 @@ use super::{
     super::cpu,
     launch::{empty, is_f32, launch, resident},
     linear::{output_shape, project},
-    products::{Product, Source, gate_activation, multiply},
+    multiply::multiply,
+    products::{Product, Source, gate_activation},
     residual::{add_product, add_projected},
 };
 use crate::{Activation, Linear, RmsNorm, residual::ResidualAdd};

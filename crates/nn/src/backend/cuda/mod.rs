@@ -13,6 +13,7 @@ mod linear;
 mod matrix;
 mod mlp;
 mod moe;
+mod multiply;
 mod norm;
 mod open;
 mod persistent;

@@ -7,9 +7,9 @@ use std::{
 
 use kernels::cuda::{
     GateActivation, InputRow, MAX_SHARED, MEDIUM_FEATURES, MEDIUM_THREADS, OWN_ORDER, OperationKind,
-    ProductPart, ProductParts, QuantizedRows, RowOrder, TILE_FEATURES, TiledLayout, WARPGROUP_BLOCK,
-    WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS, medium_shared,
-    medium_warpgroup_shared, warpgroup_shared, wide_shared,
+    ProductPart, ProductParts, QuantizedRows, RowOrder, TILE_FEATURES, TileFormat, TiledLayout,
+    WARPGROUP_BLOCK, WARPGROUP_BLOCK_ROWS, WARPGROUP_FEATURES, WARPGROUP_ROWS, WARPGROUP_THREADS,
+    medium_shared, medium_warpgroup_shared, warpgroup_shared, wide_shared,
 };
 use mlx::{
     Array,
@@ -142,6 +142,7 @@ pub(super) fn has_warpgroups() -> bool {
 }
 
 /// A product to be written to `out`, added to `stream` if there is one.
+#[derive(Clone, Copy)]
 pub(super) struct Product<'a> {
     matrix: &'a DeviceMatrix,
     bias: u64,
@@ -149,7 +150,8 @@ pub(super) struct Product<'a> {
     stream: Option<&'a Array>,
 }
 
-/// All products of rows of inputs, up to four matrices of the same width of codes in one launch.
+/// All products of rows of inputs and affine matrices, up to four of the same width of codes in one
+/// launch.
 #[track_caller]
 pub(super) fn multiply(source: Source, [rows, inputs]: [i32; 2], products: &[Product]) {
     if rows == 1 && persistent::is_allowed() && queue_row(source, products) {
@@ -470,9 +472,17 @@ impl<'a> Product<'a> {
         Product { matrix, bias: linear.device_bias(), out, stream }
     }
 
-    /// With each of some matrices, whose biases are at an address or 0.
-    pub(super) fn of_stack(matrix: &'a DeviceMatrix, bias: u64, out: &'a Array) -> Product<'a> {
+    /// With a matrix or each of some, whose biases are at an address or 0.
+    pub(super) fn of_matrix(matrix: &'a DeviceMatrix, bias: u64, out: &'a Array) -> Product<'a> {
         Product { matrix, bias, out, stream: None }
+    }
+
+    pub(super) fn format(&self) -> TileFormat {
+        self.matrix.layout.format
+    }
+
+    pub(super) fn is_of_floats(&self) -> bool {
+        self.format() == TileFormat::Mxfp4
     }
 }
 

@@ -7,7 +7,8 @@ use super::{
     floats::float_product,
     launch::{empty, is_f32, launch, resident, resident_f32},
     linear::output_shape,
-    products::{Product, Source, multiply},
+    multiply::multiply,
+    products::{Product, Source},
 };
 use crate::{Linear, RmsNorm, residual::ResidualAdd, storage::WeightStorage};
 
@@ -45,7 +46,7 @@ pub(crate) fn add_gated_norm(
 
 /// `silu(gate) * norm(x)`, the norm over each head of `x`.
 #[track_caller]
-fn gated_norm(x: &Array, gate: &Array, norm: &RmsNorm) -> Array {
+pub(super) fn gated_norm(x: &Array, gate: &Array, norm: &RmsNorm) -> Array {
     assert_eq!(gate.shape(), x.shape(), "a gate for each value");
     let (x, gate, out) = (resident_f32(x), resident_f32(gate), empty(x.shape()));
     let dim = norm.weight.dim(0);
