@@ -152,6 +152,14 @@ __device__ __forceinline__ float2 floats_of_halves(u32 pair) {
     return both;
 }
 
+// Four bytes of eight, each by the number in a nibble of `places`; with the nibble's first bit set 8 times its sign.
+// (__byte_perm ignores that bit.)
+__device__ __forceinline__ u32 permute_bytes(u32 low, u32 high, u32 places) {
+    u32 bytes;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(places));
+    return bytes;
+}
+
 // Whether any lane of a warp says so.
 __device__ __forceinline__ bool any_of_warp(bool own) { return __any_sync(0xffffffffu, own); }
 
@@ -230,7 +238,7 @@ __device__ __forceinline__ float high_bf16(u32 pair) { return __uint_as_float(pa
 // and are zeros where it is.
 __device__ __forceinline__ u32 doubled_floats(u32 codes) {
     constexpr u32 SMALL = 0x03020100, LARGE = 0x0c080604;
-    const u32 positive = __byte_perm(SMALL, LARGE, codes & 0xffff), negative = __byte_perm(SMALL, LARGE, ~codes & 0x8888 | codes & 0x7777);
+    const u32 positive = permute_bytes(SMALL, LARGE, codes), negative = permute_bytes(SMALL, LARGE, codes ^ 0x8888);
     return (positive + 0x80808080 - negative) ^ 0x80808080;
 }
 

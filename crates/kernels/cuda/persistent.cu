@@ -116,6 +116,7 @@ __device__ __forceinline__ void embed_operation(ArgumentReader arguments, Previo
 __device__ __forceinline__ void norm_operation(unsigned char* scratch, ArgumentReader arguments, PreviousOperation wait) {
     const float* x = arguments.take<const float*>();
     const float* weight = arguments.take<const float*>();
+    const float* stream = arguments.take<const float*>();
     float* out = arguments.take<float*>();
     const int length = arguments.take<int>();
     const float eps = arguments.take<float>();
@@ -125,7 +126,10 @@ __device__ __forceinline__ void norm_operation(unsigned char* scratch, ArgumentR
     if (blockIdx.x) return;
     for (int i = thread_index(); i < length; i += STEP_THREADS) row[i] = x[i];
     const float factor = cta_row_factor<STEP_WARPS>(row, length, eps, sums);
-    for (int i = thread_index(); i < length; i += STEP_THREADS) out[i] = row[i] * factor * weight[i];
+    for (int i = thread_index(); i < length; i += STEP_THREADS) {
+        const float normed = row[i] * factor * weight[i];
+        out[i] = stream ? stream[i] + normed : normed;
+    }
 }
 
 // Of a row of logits, by the first 256 threads of each CTA.

@@ -2,9 +2,9 @@
 #include "embed.cuh"
 #include "math.cuh"
 
-// RMS norm. Grid: rows; 256 threads.
+// RMS norm, added to `stream` unless that is null. Grid: rows; 256 threads.
 extern "C" __global__ void __launch_bounds__(256)
-    rms_norm(const float* x, const float* weight, float* out, int length, float eps) {
+    rms_norm(const float* x, const float* weight, const float* stream, float* out, int length, float eps) {
     DYNAMIC_SHARED(memory);
     float* row = (float*)memory;
     __shared__ __align__(16) float sums[16];
@@ -14,7 +14,38 @@ extern "C" __global__ void __launch_bounds__(256)
     out += (size_t)blockIdx.x * length;
     for (int i = threadIdx.x; i < length; i += 256) row[i] = x[i];
     const float factor = cta_row_factor<8>(row, length, eps, sums);
-    for (int i = threadIdx.x; i < length; i += 256) out[i] = row[i] * factor * weight[i];
+    if (stream) stream += (size_t)blockIdx.x * length;
+    for (int i = threadIdx.x; i < length; i += 256) {
+        const float normed = row[i] * factor * weight[i];
+        out[i] = stream ? stream[i] + normed : normed;
+    }
+}
+
+// An operand of element-wise arithmetic: numbers that repeat, or a constant if they are null.
+struct Operand {
+    const float* values;
+    int period;
+    float constant;
+
+    __device__ __forceinline__ float at(int i) const { return values ? values[i % period] : constant; }
+};
+
+// out = a + b, a - b, a * b or a / b. Grid: numbers / 256, rounded up; 256 threads.
+extern "C" __global__ void __launch_bounds__(256) arithmetic(Operand a, Operand b, float* out, int count, int operation) {
+    launch_dependents();
+    wait_for_previous();
+    const int i = blockIdx.x * 256 + threadIdx.x;
+    if (i >= count) return;
+    const float x = a.at(i), y = b.at(i);
+    out[i] = operation == 0 ? x + y : operation == 1 ? x - y : operation == 2 ? x * y : x / y;
+}
+
+// out = cap * tanh(x / cap). Grid: numbers / 256, rounded up; 256 threads.
+extern "C" __global__ void __launch_bounds__(256) softcap(const float* x, float* out, int count, float cap) {
+    launch_dependents();
+    wait_for_previous();
+    const int i = blockIdx.x * 256 + threadIdx.x;
+    if (i < count) out[i] = cap * exact_tanh(x[i] / cap);
 }
 
 // Rows `ids` of a weight as skinny.cu stores it. Grid: rows; 256 threads.

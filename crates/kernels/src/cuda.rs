@@ -119,6 +119,8 @@ pub const NAMES: &[&str] = &[
     "quantize_many_gated",
     "quantize_many_gated_norm",
     "rms_norm",
+    "arithmetic",
+    "softcap",
     "embed_4",
     "embed_8",
     "embed_mxfp4",

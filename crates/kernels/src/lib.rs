@@ -35,6 +35,7 @@ mod router;
 mod sample;
 mod scalar;
 mod simd;
+mod softcap;
 mod top_k;
 mod transpose;
 #[cfg(target_arch = "x86_64")]
@@ -65,4 +66,5 @@ pub use router::{RouterRule, RouterScores, route};
 pub use sample::{PastToken, SampleError, Sampling, log_sum_exp, probability, sample, score_floor};
 pub use scalar::Scalar;
 pub use simd::{SimdLevel, simd_level};
+pub use softcap::softcap;
 pub use top_k::top_k;

@@ -5,7 +5,14 @@
 
 use std::ops;
 
-use crate::{Array, Dtype, array::built, bridge, cuda, cuda::on_device, eager, eval::list};
+use crate::{
+    Array, Dtype,
+    array::built,
+    bridge, cuda,
+    cuda::on_device::{self, Arithmetic},
+    eager,
+    eval::list,
+};
 
 macro_rules! unary {
     ($($(#[$doc:meta])* $name:ident),*) => {
@@ -49,33 +56,36 @@ binary!(
 );
 
 macro_rules! operator {
-    ($($op:ident $method:ident $bridge:ident),*) => {
+    ($($op:ident $method:ident $arithmetic:ident $bridge:ident),*) => {
         $(
             impl ops::$op<&Array> for &Array {
                 type Output = Array;
                 #[track_caller]
-                fn $method(self, other: &Array) -> Array { built(bridge::$bridge(&self.host(), &other.host())) }
+                fn $method(self, other: &Array) -> Array {
+                    on_device::arithmetic(Arithmetic::$arithmetic, self, other)
+                        .unwrap_or_else(|| built(bridge::$bridge(&self.host(), &other.host())))
+                }
             }
             impl ops::$op<Array> for &Array {
                 type Output = Array;
                 #[track_caller]
-                fn $method(self, other: Array) -> Array { built(bridge::$bridge(&self.host(), &other.host())) }
+                fn $method(self, other: Array) -> Array { ops::$op::$method(self, &other) }
             }
             impl ops::$op<&Array> for Array {
                 type Output = Array;
                 #[track_caller]
-                fn $method(self, other: &Array) -> Array { built(bridge::$bridge(&self.host(), &other.host())) }
+                fn $method(self, other: &Array) -> Array { ops::$op::$method(&self, other) }
             }
             impl ops::$op<Array> for Array {
                 type Output = Array;
                 #[track_caller]
-                fn $method(self, other: Array) -> Array { built(bridge::$bridge(&self.host(), &other.host())) }
+                fn $method(self, other: Array) -> Array { ops::$op::$method(&self, &other) }
             }
             impl ops::$op<f32> for &Array {
                 type Output = Array;
                 #[track_caller]
                 fn $method(self, other: f32) -> Array {
-                    built(bridge::$bridge(&self.host(), &Array::scalar(other, self.dtype()).0))
+                    ops::$op::$method(self, &Array::scalar(other, self.dtype()))
                 }
             }
             impl ops::$op<f32> for Array {
@@ -86,7 +96,7 @@ macro_rules! operator {
         )*
     };
 }
-operator!(Add add add, Sub sub subtract, Mul mul multiply, Div div divide);
+operator!(Add add Add add, Sub sub Subtract subtract, Mul mul Multiply multiply, Div div Divide divide);
 
 impl ops::Neg for &Array {
     type Output = Array;

@@ -30,6 +30,7 @@ mod quant;
 mod recurrence;
 mod residual;
 mod rope;
+mod softcap;
 mod stacked_linear;
 mod storage;
 
@@ -59,6 +60,7 @@ pub use quant::quantize;
 pub use recurrence::Recurrence;
 pub use residual::Residual;
 pub use rope::{Rope, RopePairs, rope};
+pub use softcap::softcap;
 pub use stacked_linear::StackedLinear;
 
 #[cfg(test)]

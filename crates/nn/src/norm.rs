@@ -36,7 +36,7 @@ impl RmsNorm {
     /// Over the last axis, in `x`'s type.
     #[track_caller]
     pub fn forward(&self, x: &Array) -> Array {
-        on_backend!(rms_norm(x, &self.weight, self.eps))
+        on_backend!(rms_norm(x, self))
     }
 
     /// The weight as CPU kernels take it, built on first use.

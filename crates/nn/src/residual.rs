@@ -46,10 +46,7 @@ impl<'a> Residual<'a> {
     /// The stream with the block's output added.
     #[track_caller]
     pub fn add(&self, out: Array) -> Array {
-        match self.post_norm {
-            Some(norm) => self.stream + norm.forward(&out),
-            None => self.stream + out,
-        }
+        on_backend!(add(self.to_add(), out))
     }
 
     /// The stream with `linear(x)`, the block's output, added.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use mlx::Array;
-use nn::{Embedding, Linear, RmsNorm};
+use nn::{Embedding, Linear, RmsNorm, softcap};
 
 use super::{Model, Mtp, Tower, config::BaseConfig, layer::Layer};
 use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
@@ -147,7 +147,7 @@ impl Head {
             None => embed_tokens.as_linear(hidden),
         };
         match self.softcap {
-            Some(cap) => (logits / cap).tanh() * cap,
+            Some(cap) => softcap(&logits, cap),
             None => logits,
         }
     }

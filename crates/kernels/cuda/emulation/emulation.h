@@ -67,10 +67,13 @@ inline unsigned __float_as_uint(float x) {
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned places) {
     const unsigned long long all = (unsigned long long)y << 32 | x;
     unsigned bytes = 0;
+    for (int i = 0; i < 4; i++) bytes |= (unsigned)(all >> (places >> 4 * i & 7) * 8 & 255) << 8 * i;
+    return bytes;
+}
+inline unsigned permute_bytes(unsigned low, unsigned high, unsigned places) {
+    unsigned bytes = __byte_perm(low, high, places);
     for (int i = 0; i < 4; i++) {
-        const unsigned place = places >> 4 * i, byte = all >> (place & 7) * 8 & 255;
-        // With bit 3 the byte's sign everywhere.
-        bytes |= (place & 8 ? (byte & 128 ? 255 : 0) : byte) << 8 * i;
+        if (places >> 4 * i & 8) bytes = bytes & ~(255u << 8 * i) | (bytes >> 8 * i & 128 ? 255u << 8 * i : 0);
     }
     return bytes;
 }

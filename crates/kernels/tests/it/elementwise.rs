@@ -159,6 +159,20 @@ fn check_gated<T: Float>(n: usize, size: f32, activation: Activation, seed: u64)
 }
 
 #[test]
+fn softcap_matches_its_definition() {
+    let x: Vec<f32> = noise::<f32>(3, 2500).into_iter().map(|x| 40.0 * x).collect();
+    let mut out = unwritten::<f32>(x.len());
+    softcap(&x, &mut out, 15.0);
+    let exact: Vec<f64> = wide(&x).into_iter().map(|x| 15.0 * (x / 15.0).tanh()).collect();
+    close(&out, &exact, 4e-6);
+    let mut rounded = unwritten::<bf16>(x.len());
+    let x: Vec<bf16> = x.into_iter().map(bf16::from_f32).collect();
+    softcap(&x, &mut rounded, 15.0);
+    let exact: Vec<f64> = wide(&x).into_iter().map(|x| 15.0 * (x / 15.0).tanh()).collect();
+    close(&rounded, &exact, 4e-6);
+}
+
+#[test]
 fn gated_of_a_long_input_matches_its_parts() {
     let (gate, up) = (noise::<f32>(1, 50_000), noise::<f32>(2, 50_000));
     let mut out = unwritten::<f32>(gate.len());

@@ -190,6 +190,11 @@ impl Device {
         &self.driver
     }
 
+    /// Whether the device was opened with such a kernel.
+    pub(crate) fn has_kernel(&self, name: &str) -> bool {
+        self.functions.contains_key(name)
+    }
+
     /// # Panics
     /// If there is no such kernel: a bug of ours.
     pub(super) fn function(&self, name: &str) -> &Function {

@@ -1,6 +1,6 @@
-//! Copies that stay on the device.
+//! Operations of arrays that stay on the device: copies, and arithmetic that rounds as the CPU's.
 
-use super::device;
+use super::{Arguments, Device, device};
 use crate::{Array, Dtype};
 
 /// The concatenated arrays, if one of them is on the device.
@@ -34,4 +34,59 @@ pub(crate) fn rows(x: &Array, indices: &Array) -> Option<Array> {
     let rows: Vec<Array> = indices.iter().map(|&i| x.slice(0, i, i + 1)).collect();
     let rows: Vec<&Array> = rows.iter().collect();
     Some(device.concatenate(&rows, 0).unwrap_or_else(|e| panic!("{e}")))
+}
+
+/// Element-wise operations, as the kernel `arithmetic` numbers them.
+#[derive(Clone, Copy)]
+pub(crate) enum Arithmetic {
+    Add = 0,
+    Subtract = 1,
+    Multiply = 2,
+    Divide = 3,
+}
+
+/// What one operand is to the kernel: numbers that repeat, or a constant.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Operand {
+    values: u64,
+    period: i32,
+    constant: f32,
+}
+
+impl Operand {
+    fn of(device: &Device, array: &Array) -> crate::Result<(Operand, Option<Array>)> {
+        if array.size() == 1 && !array.on_device() {
+            let constant = array.to_vec::<f32>()?[0];
+            return Ok((Operand { values: 0, period: 1, constant }, None));
+        }
+        let array = device.resident(array)?.into_owned();
+        let own = Operand { values: array.device_address(), period: array.size() as i32, constant: 0.0 };
+        Ok((own, Some(array)))
+    }
+}
+
+/// The result, if an operand is on the device, both are float32, and one is repeated to the shape of
+/// the other at most.
+#[track_caller]
+pub(crate) fn arithmetic(operation: Arithmetic, a: &Array, b: &Array) -> Option<Array> {
+    let device =
+        device().filter(|device| (a.on_device() || b.on_device()) && device.has_kernel("arithmetic"))?;
+    let larger = if a.size() >= b.size() && a.ndim() >= b.ndim() { a } else { b };
+    let repeats =
+        |x: &Array| x.size() == 1 && x.ndim() <= larger.ndim() || larger.shape().ends_with(x.shape());
+    if [a, b].iter().any(|x| x.dtype() != Dtype::Float32 || x.size() == 0 || !repeats(x)) {
+        return None;
+    }
+    let run = || -> crate::Result<Array> {
+        // The arrays live until the launch.
+        let [(a, _a), (b, _b)] = [Operand::of(device, a)?, Operand::of(device, b)?];
+        let out = device.empty(larger.shape(), Dtype::Float32)?;
+        let count = out.size() as i32;
+        let arguments =
+            Arguments::new().with(a).with(b).with(out.device_address()).with(count).with(operation as i32);
+        device.launch("arithmetic", [out.size().div_ceil(256) as u32, 1, 1], 256, 0, &arguments)?;
+        Ok(out)
+    };
+    Some(run().unwrap_or_else(|e| panic!("{e}")))
 }

@@ -52,12 +52,33 @@ fn operations_without_a_kernel_match_the_cpu() {
     check("operations of MLX", || {
         let (x, y) = (placed(array(1, &[4, 6])), array(2, &[4, 6]));
         [
-            &x + &y,
-            &y * &x,
             x.transpose(&[1, 0]).contiguous(),
             x.softmax(-1),
             x.astype(Dtype::Bfloat16).astype(Dtype::Float32),
             lanner_nn::gated(&x, &y, lanner_nn::Activation::Silu),
+        ]
+        .map(|array| bits(&array))
+    });
+}
+
+#[test]
+fn arithmetic_matches_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    check("arithmetic", || {
+        let (x, y, row) = (placed(array(1, &[3, 5, 40])), array(2, &[3, 5, 40]), array(3, &[40]));
+        [
+            &x + &y,
+            &y - &x,
+            &x * &row,
+            &row / &x,
+            &x * 0.3,
+            &array(4, &[1]) - &x,
+            &x + placed(array(5, &[1, 1])),
+            // Not repeated: MLX's.
+            &x * array(6, &[3, 1, 1]),
+            lanner_nn::softcap(&x, 0.7),
         ]
         .map(|array| bits(&array))
     });

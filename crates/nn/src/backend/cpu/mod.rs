@@ -19,6 +19,7 @@ mod norm;
 mod quant;
 mod residual;
 mod rope;
+mod softcap;
 mod values;
 
 pub(crate) use self::{
@@ -38,6 +39,7 @@ pub(crate) use self::{
     moe::{combine_experts, expert_outputs, route, top_k},
     norm::{PreparedNorm, rms_norm},
     quant::quantize,
-    residual::{add_gated_norm, add_projected},
+    residual::{add, add_gated_norm, add_projected},
     rope::rope,
+    softcap::softcap,
 };

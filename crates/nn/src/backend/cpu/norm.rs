@@ -9,7 +9,8 @@ use super::values::{dispatch, like, weight_values};
 use crate::RmsNorm;
 
 #[track_caller]
-pub(crate) fn rms_norm(x: &Array, weight: &Array, eps: f32) -> Array {
+pub(crate) fn rms_norm(x: &Array, norm: &RmsNorm) -> Array {
+    let (weight, eps) = (&norm.weight, norm.eps);
     assert_eq!(weight.shape(), &x.shape()[x.ndim() - 1..], "norm weight for {:?}", x.shape());
     let [out] = apply("rms_norm", &[x, weight], [like(x, x.shape())], move |inputs, outputs| {
         dispatch!(inputs[0].dtype(), X => dispatch!(inputs[1].dtype(), W => {

@@ -7,10 +7,19 @@ use mlx::{Array, Input, OutputSpec, apply};
 
 use super::{
     linear::{output_shape, products},
-    norm::PreparedNorm,
+    norm::{PreparedNorm, rms_norm},
     values::{dispatch, like, widened, write_rounded},
 };
 use crate::{Linear, RmsNorm, precision, residual::ResidualAdd};
+
+/// `stream + post_norm(out)`.
+#[track_caller]
+pub(crate) fn add(add: ResidualAdd, out: Array) -> Array {
+    match add.post_norm {
+        Some(norm) => add.stream + rms_norm(&out, norm),
+        None => add.stream + out,
+    }
+}
 
 /// `stream + post_norm(linear(x))`.
 #[track_caller]

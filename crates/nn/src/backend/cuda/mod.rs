@@ -21,6 +21,7 @@ mod products;
 mod residual;
 mod sample;
 mod skinny;
+mod softcap;
 
 pub(crate) use self::{
     core_attention::{DeviceAttention, core_attention},
@@ -35,7 +36,8 @@ pub(crate) use self::{
     moe::{combine_experts, route},
     norm::rms_norm,
     open::open,
-    residual::{add_gated_norm, add_projected},
+    residual::{add, add_gated_norm, add_projected},
+    softcap::softcap,
 };
 pub use self::{
     open::{KernelOptions, kernel_logs, set_kernel_options},

@@ -14,25 +14,44 @@ use crate::RmsNorm;
 const MAX_ROW: i32 = 12_000;
 
 #[track_caller]
-pub(crate) fn rms_norm(x: &Array, weight: &Array, eps: f32) -> Array {
-    assert_eq!(weight.shape(), &x.shape()[x.ndim() - 1..], "norm weight for {:?}", x.shape());
-    let size = weight.dim(0);
+pub(crate) fn rms_norm(x: &Array, norm: &RmsNorm) -> Array {
+    norm_and_add(x, norm, None)
+}
+
+/// `stream + norm(x)`, if there is a stream.
+#[track_caller]
+fn norm_and_add(x: &Array, norm: &RmsNorm, stream: Option<&Array>) -> Array {
+    assert_eq!(norm.weight.shape(), &x.shape()[x.ndim() - 1..], "norm weight for {:?}", x.shape());
+    let size = norm.weight.dim(0);
     if !is_f32(x) || x.size() == 0 || size > MAX_ROW {
-        return cpu::rms_norm(x, weight, eps);
+        let normed = cpu::rms_norm(x, norm);
+        return stream.map_or(normed.clone(), |stream| stream + normed);
     }
-    let (x, weight, out) = (resident(x), resident_f32(weight), empty(x.shape()));
+    let stream = stream.map(resident);
+    let (x, weight, out) = (resident(x), norm.device_weight(), empty(x.shape()));
     let arguments = Arguments::new()
         .with(x.device_address())
         .with(weight.device_address())
+        .with(stream.map_or(0, |stream| stream.device_address()))
         .with(out.device_address())
         .with(size)
-        .with(eps);
+        .with(norm.eps);
     if x.size() == size as usize && persistent::is_allowed() {
         queue("rms_norm", OperationKind::RmsNorm, arguments);
         return out;
     }
     launch("rms_norm", [x.size() / size as usize, 1, 1], 256, size as usize * 4, arguments);
     out
+}
+
+/// `stream + norm(x)`.
+#[track_caller]
+pub(super) fn add_normed(stream: &Array, x: &Array, norm: &RmsNorm) -> Array {
+    assert_eq!(stream.shape(), x.shape(), "a number of the stream for each");
+    match is_f32(stream) {
+        true => norm_and_add(x, norm, Some(stream)),
+        false => stream + norm.forward(x),
+    }
 }
 
 impl RmsNorm {

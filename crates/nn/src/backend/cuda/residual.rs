@@ -8,6 +8,7 @@ use super::{
     launch::{empty, is_f32, launch, resident, resident_f32},
     linear::output_shape,
     multiply::multiply,
+    norm::add_normed,
     products::{Product, Source},
 };
 use crate::{Linear, RmsNorm, residual::ResidualAdd, storage::WeightStorage};
@@ -77,7 +78,9 @@ pub(super) fn add_product(residual: ResidualAdd, source: Source, x: &Array, line
 }
 
 #[track_caller]
-pub(super) fn add(residual: ResidualAdd, out: Array) -> Array {
-    let out = residual.post_norm.map_or(out.clone(), |norm| norm.forward(&out));
-    residual.stream + out
+pub(crate) fn add(residual: ResidualAdd, out: Array) -> Array {
+    match residual.post_norm {
+        Some(norm) => add_normed(residual.stream, &out, norm),
+        None => residual.stream + out,
+    }
 }

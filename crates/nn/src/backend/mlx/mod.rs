@@ -17,6 +17,7 @@ mod quant;
 mod residual;
 mod rope;
 mod row_calls;
+mod softcap;
 
 #[cfg(test)]
 pub(crate) use self::{attention::attention, row_calls::need_everywhere as need_row_calls};
@@ -33,7 +34,8 @@ pub(crate) use self::{
     moe::{combine_experts, expert_outputs, route, top_k},
     norm::rms_norm,
     quant::quantize,
-    residual::{add_gated_norm, add_projected},
+    residual::{add, add_gated_norm, add_projected},
     rope::rope,
     row_calls::take_report as take_row_calls,
+    softcap::softcap,
 };

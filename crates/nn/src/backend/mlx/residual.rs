@@ -23,11 +23,11 @@ pub(crate) fn add_gated_norm(
     layer: &Linear,
 ) -> Array {
     let per_head = x.reshape(&[x.dim(0), -1, norm.weight.dim(0)]);
-    let normed = rms_norm(&per_head, &norm.weight, norm.eps).reshape(x.shape());
+    let normed = rms_norm(&per_head, norm).reshape(x.shape());
     add(residual, linear(&gated(gate, &normed, Activation::Silu), layer))
 }
 
 #[track_caller]
-pub(super) fn add(residual: ResidualAdd, out: Array) -> Array {
+pub(crate) fn add(residual: ResidualAdd, out: Array) -> Array {
     residual.stream + normed(&out, residual.post_norm)
 }
