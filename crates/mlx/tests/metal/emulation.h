@@ -1,6 +1,6 @@
 // Enough of Metal's language for g++ to compile MLX's kernels, and a threadgroup whose threads are fibers of this
 // thread. Lanes of a SIMD-group exchange numbers where they wait for each other; between these places threads run in an
-// order that a seed shuffles, so that a missing barrier shows. How a real GPU adds up a SIMD-group is not known: here
+// order that a seed shuffles, and some SIMD-groups are slower than others, so that a missing barrier shows. How a real GPU adds up a SIMD-group is not known: here
 // it is a tree.
 #pragma once
 #include <ucontext.h>
@@ -37,6 +37,8 @@ struct uint3 { uint x, y, z; };
 struct short2 { short x, y; };
 struct int3 { int x, y, z; };
 typedef _Float16 half;
+struct alignas(8) half4 { half x, y, z, w; };
+typedef half float16_t;
 
 // Rounded to the nearest, ties to even.
 struct bfloat {
@@ -57,16 +59,29 @@ struct bfloat {
     }
 };
 
+typedef bfloat bfloat16_t;
+
+template <class To, class From>
+To as_type(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    memcpy(&to, &from, sizeof(to));
+    return to;
+}
+
 // Threads of a threadgroup.
 class Group {
+    struct Meeting {
+        int members = 0, arrived = 0;
+        unsigned round = 0;
+    };
     struct Fiber {
         ucontext_t context;
         std::unique_ptr<char[]> stack;
         bool done = false;
         void* fake = nullptr;
-    };
-    struct Meeting {
-        int members = 0, arrived = 0;
+        // Where it waits, until the round is over.
+        const Meeting* waits = nullptr;
         unsigned round = 0;
     };
     static constexpr size_t STACK = 256 << 10;
@@ -107,7 +122,10 @@ class Group {
             meeting.arrived = 0, meeting.round++;
             return;
         }
-        while (meeting.round == round) leave(false);
+        Fiber& own = fibers[current];
+        own.waits = &meeting, own.round = round;
+        leave(false);
+        own.waits = nullptr;
     }
 
   public:
@@ -128,12 +146,19 @@ class Group {
             makecontext(&fiber.context, enter, 0);
         }
         std::mt19937 random(seed);
+        std::vector<unsigned> slowness((threads + 31) / 32);
+        for (unsigned& own : slowness) own = random() % 3;
+        std::vector<char> pauses(slowness.size());
         for (bool left = true; left;) {
             left = false;
             std::shuffle(order.begin(), order.end(), random);
+            for (size_t i = 0; i < pauses.size(); i++) pauses[i] = random() % (1u << 2 * slowness[i]) != 0;
             for (size_t i : order) {
                 if (fibers[i].done) continue;
-                current = i, left = true;
+                left = true;
+                const bool waits = fibers[i].waits && fibers[i].waits->round == fibers[i].round;
+                if (waits || pauses[i / 32]) continue;
+                current = i;
 #if defined(__SANITIZE_ADDRESS__)
                 __sanitizer_start_switch_fiber(&scheduler_fake, fibers[i].stack.get(), STACK);
 #endif
@@ -197,10 +222,23 @@ template <class T>
 T simd_shuffle_down(T own, ushort by) {
     return (T)Group::running->exchange(own, [=](const double* lanes, uint lane) { return lanes[lane + by < 32 ? lane + by : lane]; });
 }
+template <class T>
+T simd_shuffle(T own, ushort from) {
+    return (T)Group::running->exchange(own, [=](const double* lanes, uint) { return lanes[from]; });
+}
+template <class T>
+T simd_shuffle_xor(T own, ushort with) {
+    return (T)Group::running->exchange(own, [=](const double* lanes, uint lane) { return lanes[lane ^ with]; });
+}
 enum class mem_flags { mem_none, mem_threadgroup };
 inline void threadgroup_barrier(mem_flags) { Group::running->meet_all(); }
 inline void simdgroup_barrier(mem_flags) { simd_sum(0.0f); }
 inline float exp(float x) { return std::exp(x); }
+inline float fabs(float x) { return std::fabs(x); }
+inline float fma(float a, float b, float c) { return std::fma(a, b, c); }
+namespace precise {
+inline float sqrt(float x) { return std::sqrt(x); }
+}  // namespace precise
 namespace fast {
 inline float exp(float x) { return std::exp(x); }
 }  // namespace fast
