@@ -3,7 +3,7 @@
 use mlx::{Array, Dtype, Result};
 
 use super::{norm::normed, row_calls};
-use crate::{Linear, Matrix, RmsNorm, storage::WeightStorage};
+use crate::{Linear, Matrix, Precision, RmsNorm, precision, storage::WeightStorage};
 
 #[track_caller]
 pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) -> Vec<Array> {
@@ -14,7 +14,8 @@ pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) ->
 #[track_caller]
 pub(super) fn linear(x: &Array, layer: &Linear) -> Array {
     let weight = layer.weight.plain();
-    let out = row_calls::multiply(x, weight, |x| match weight {
+    let rounds = !layer.unrounded && precision() == Precision::Rounded;
+    let out = row_calls::multiply(x, weight, rounds, |x| match weight {
         Matrix::Dense(weight) => x.matmul(&weight.transpose(&[1, 0])),
         Matrix::Quantized(weight) => weight.matmul(x),
     });

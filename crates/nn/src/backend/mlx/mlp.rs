@@ -4,11 +4,14 @@ use std::f32::consts::PI;
 
 use mlx::Array;
 
-use super::{linear::linear, norm::normed, residual::add};
+use super::{linear::linear, metal, norm::normed, residual::add};
 use crate::{Activation, Linear, RmsNorm, residual::ResidualAdd};
 
 #[track_caller]
 pub(crate) fn gated(gate: &Array, up: &Array, activation: Activation) -> Array {
+    if let Some(done) = metal::gated(gate, up, activation) {
+        return done;
+    }
     match activation {
         Activation::Silu => gate * gate.sigmoid() * up,
         Activation::GeluTanh => {

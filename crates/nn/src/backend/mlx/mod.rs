@@ -10,6 +10,7 @@ mod embedding;
 mod gelu;
 mod layer_norm;
 mod linear;
+pub(crate) mod metal;
 mod mlp;
 mod moe;
 mod norm;

@@ -4,6 +4,7 @@ use mlx::Array;
 
 use super::{
     linear::linear,
+    metal,
     mlp::gated,
     norm::{normed, rms_norm},
 };
@@ -22,9 +23,12 @@ pub(crate) fn add_gated_norm(
     norm: &RmsNorm,
     layer: &Linear,
 ) -> Array {
-    let per_head = x.reshape(&[x.dim(0), -1, norm.weight.dim(0)]);
-    let normed = rms_norm(&per_head, &norm.weight, norm.eps).reshape(x.shape());
-    add(residual, linear(&gated(gate, &normed, Activation::Silu), layer))
+    let normed = metal::gated_norm(x, gate, norm).unwrap_or_else(|| {
+        let per_head = x.reshape(&[x.dim(0), -1, norm.weight.dim(0)]);
+        let normed = rms_norm(&per_head, &norm.weight, norm.eps).reshape(x.shape());
+        gated(gate, &normed, Activation::Silu)
+    });
+    add(residual, linear(&normed, layer))
 }
 
 #[track_caller]

@@ -2,17 +2,20 @@
 //!
 //! MLX's kernels for GPUs differ between one row, several and many, and where one ends depends on
 //! the GPU's generation and the matrix. So nothing is assumed: the first product of each kind of
-//! matrix is tried with many numbers of rows, and the fastest calls whose bits agree are taken.
+//! matrix is tried with many numbers of rows, and the fastest calls whose bits agree are taken, or
+//! our kernel where it is faster than these.
 
 use std::{
     cell::Cell,
     collections::{BTreeMap, btree_map::Entry},
     fmt::{self, Display},
     sync::{Mutex, PoisonError},
+    time::Instant,
 };
 
-use mlx::{Array, Dtype, Result, quant::Quantization};
+use mlx::{Array, Dtype, Result, eval, quant::Quantization};
 
+use super::metal;
 use crate::Matrix;
 
 /// More rows are a prompt's, and computed as they come: their bits depend on how many there are.
@@ -103,6 +106,65 @@ fn bits(x: &Array) -> Result<Vec<u32>> {
     Ok(x.to_f32()?.into_iter().map(f32::to_bits).collect())
 }
 
+/// How products of few rows are computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Choice {
+    Mlx(RowCalls),
+    /// By our kernel, where no row's bits depend on another's. With the times of both.
+    Ours {
+        seconds: f64,
+        mlx_seconds: f64,
+    },
+}
+
+impl Choice {
+    /// `rounds`: whether our kernel, which rounds `x` to integers, may be taken.
+    fn new(
+        weight: &Matrix,
+        dtype: Dtype,
+        rounds: bool,
+        product: &impl Fn(&Array) -> Array,
+    ) -> Result<Choice> {
+        let calls = RowCalls::choose(weight.inputs(), dtype, product)?;
+        let Matrix::Quantized(weight) = weight else { return Ok(Choice::Mlx(calls)) };
+        if !rounds || !metal::has_product(dtype, weight) {
+            return Ok(Choice::Mlx(calls));
+        }
+        let seconds = seconds(weight.inputs(), dtype, &|x| metal::product(x, weight))?;
+        let mlx_seconds = self::seconds(weight.inputs(), dtype, &|x| calls.multiply(x, product))?;
+        Ok(Choice::of(calls, seconds, mlx_seconds))
+    }
+
+    fn of(calls: RowCalls, seconds: f64, mlx_seconds: f64) -> Choice {
+        if seconds < mlx_seconds { Choice::Ours { seconds, mlx_seconds } } else { Choice::Mlx(calls) }
+    }
+
+    #[track_caller]
+    fn multiply(self, x: &Array, weight: &Matrix, product: &impl Fn(&Array) -> Array) -> Array {
+        match (self, weight) {
+            (Choice::Ours { .. }, Matrix::Quantized(weight)) => metal::product(x, weight),
+            (Choice::Ours { .. }, Matrix::Dense(_)) => unreachable!("our kernel is for quantised matrices"),
+            (Choice::Mlx(calls), _) => calls.multiply(x, product),
+        }
+    }
+}
+
+/// The time that products of a single row and of a draft's rows take, in seconds.
+fn seconds(inputs: i32, dtype: Dtype, product: &impl Fn(&Array) -> Array) -> Result<f64> {
+    const REPEATS: u32 = 16;
+    let mut total = 0.0;
+    for rows in [1, 8] {
+        let x = Array::gumbel(&[rows, inputs], 2).astype(dtype);
+        // Compiles the kernels.
+        eval([&product(&x)])?;
+        let started = Instant::now();
+        let outs: Vec<Array> = (0..REPEATS).map(|_| product(&x)).collect();
+        eval(&outs)?;
+        total += started.elapsed().as_secs_f64() / f64::from(REPEATS);
+    }
+    Ok(total)
+}
+
 /// The properties of a product by which MLX chooses a kernel, besides the number of rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
@@ -111,10 +173,12 @@ struct Kind {
     /// The type of numbers, or of quantisation with its bits and the inputs of a group.
     weights: (&'static str, i32, i32),
     activations: &'static str,
+    /// Whether activations may be rounded to integers.
+    rounds: bool,
 }
 
 impl Kind {
-    fn new(weight: &Matrix, dtype: Dtype) -> Kind {
+    fn new(weight: &Matrix, dtype: Dtype, rounds: bool) -> Kind {
         let weights = match weight {
             Matrix::Dense(weight) => (weight.dtype().name(), 0, 0),
             Matrix::Quantized(weight) => {
@@ -123,13 +187,13 @@ impl Kind {
             }
         };
         let (inputs, outputs) = (weight.inputs(), weight.outputs());
-        Kind { inputs, outputs, weights, activations: dtype.name() }
+        Kind { inputs, outputs, weights, activations: dtype.name(), rounds }
     }
 }
 
 impl Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Kind { inputs, outputs, weights: (name, bits, group), activations } = self;
+        let Kind { inputs, outputs, weights: (name, bits, group), activations, rounds: _ } = self;
         write!(f, "{outputs} x {inputs}, {name}")?;
         if *bits > 0 {
             write!(f, " of {bits} bits in groups of {group}")?;
@@ -138,8 +202,8 @@ impl Display for Kind {
     }
 }
 
-/// The chosen calls of each kind of product, and whether [`take_report`] has returned them.
-static CHOSEN: Mutex<BTreeMap<Kind, (RowCalls, bool)>> = Mutex::new(BTreeMap::new());
+/// The choice for each kind of product, and whether [`take_report`] has returned it.
+static CHOSEN: Mutex<BTreeMap<Kind, (Choice, bool)>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
     static EVERYWHERE: Cell<bool> = const { Cell::new(false) };
@@ -156,32 +220,42 @@ pub(crate) fn need_everywhere(needed: bool) {
     EVERYWHERE.set(needed);
 }
 
-/// `product` with `weight` of `x`, `[.., inputs]`.
+/// `product` with `weight` of `x`, `[.., inputs]`; see [`Choice::new`] for `rounds`.
 #[track_caller]
-pub(crate) fn multiply(x: &Array, weight: &Matrix, product: impl Fn(&Array) -> Array) -> Array {
+pub(crate) fn multiply(x: &Array, weight: &Matrix, rounds: bool, product: impl Fn(&Array) -> Array) -> Array {
     if !is_needed() || !(1..=MOST_ROWS).contains(&rows_of(x)) {
         return product(x);
     }
-    let kind = Kind::new(weight, x.dtype());
-    let known = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).get(&kind).map(|(calls, _)| *calls);
-    let calls = known.unwrap_or_else(|| {
-        let chosen = RowCalls::choose(x.dim(-1), x.dtype(), &product).unwrap_or_else(|e| panic!("{e}"));
-        CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, (chosen, false));
+    let kind = Kind::new(weight, x.dtype(), rounds);
+    let lock = || CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = lock().get(&kind).map(|(choice, _)| *choice);
+    let choice = known.unwrap_or_else(|| {
+        let chosen = Choice::new(weight, x.dtype(), rounds, &product).unwrap_or_else(|e| panic!("{e}"));
+        lock().insert(kind, (chosen, false));
         chosen
     });
-    calls.multiply(x, &product)
+    choice.multiply(x, weight, &product)
 }
 
 /// A sentence for each kind of product that was tried since the last call.
 pub(crate) fn take_report() -> Vec<String> {
     let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
     let new = chosen.iter_mut().filter(|(_, (_, reported))| !*reported);
-    new.map(|(kind, (RowCalls { least, most }, reported))| {
+    let sentence = |(kind, (choice, reported)): (&Kind, &mut (Choice, bool))| {
         *reported = true;
-        let rows = if least == most { format!("{most}") } else { format!("{least} to {most}") };
-        format!("a row's bits are the same among up to {MOST_ROWS} rows in calls of {rows} ({kind})")
-    })
-    .collect()
+        match choice {
+            Choice::Mlx(RowCalls { least, most }) => {
+                let rows = if least == most { format!("{most}") } else { format!("{least} to {most}") };
+                format!("a row's bits are the same among up to {MOST_ROWS} rows in calls of {rows} ({kind})")
+            }
+            Choice::Ours { seconds, mlx_seconds } => format!(
+                "a row's bits are the CPU's by our kernel: {:.0} instead of {:.0} microseconds ({kind})",
+                1e6 * *seconds,
+                1e6 * *mlx_seconds
+            ),
+        }
+    };
+    new.map(sentence).collect()
 }
 
 #[cfg(test)]
@@ -223,6 +297,13 @@ mod tests {
         // Bits that always depend on all rows.
         let sums = |x: &Array| x.matmul(&weight.transpose(&[1, 0])) + x.sum(0, true).sum(1, true);
         assert_eq!(RowCalls::choose(64, Dtype::Float32, &sums).unwrap(), RowCalls::ALONE);
+    }
+
+    #[test]
+    fn our_kernel_is_taken_where_it_is_faster() {
+        let calls = RowCalls { least: 1, most: 32 };
+        assert_eq!(Choice::of(calls, 2.0, 1.0), Choice::Mlx(calls));
+        assert_eq!(Choice::of(calls, 1.0, 2.0), Choice::Ours { seconds: 1.0, mlx_seconds: 2.0 });
     }
 
     #[test]
