@@ -33,6 +33,11 @@
 typedef unsigned int uint;
 typedef unsigned short ushort;
 struct uint2 { uint x, y; };
+struct ulong2 {
+    uint64_t x = 0, y = 0;
+    ulong2() = default;
+    ulong2(uint64_t x, uint64_t y) : x(x), y(y) {}
+};
 struct uint3 { uint x, y, z; };
 struct short2 { short x, y; };
 struct int3 { int x, y, z; };
@@ -171,6 +176,7 @@ class Group {
     }
 
     void meet_all() { meet(all); }
+    uint lane() const { return current % 32; }
     // What `of` makes of the numbers of the calling thread's SIMD-group; `lane` is its own.
     template <class F>
     double exchange(double own, F of) {
@@ -233,6 +239,44 @@ T simd_shuffle_xor(T own, ushort with) {
 enum class mem_flags { mem_none, mem_threadgroup };
 inline void threadgroup_barrier(mem_flags) { Group::running->meet_all(); }
 inline void simdgroup_barrier(mem_flags) { simd_sum(0.0f); }
+// A matrix, of which a lane has two neighbouring numbers of a row.
+template <class T, int ROWS, int COLUMNS>
+struct simdgroup_matrix {
+    T own[2];
+    T (&thread_elements())[2] { return own; }
+    static uint row_of(uint lane) { return (lane / 4 & 4) + lane / 2 % 4; }
+    static uint column_of(uint lane) { return (lane / 4 & 2) * 2 + lane % 2 * 2; }
+};
+template <class T, int ROWS, int COLUMNS>
+simdgroup_matrix<T, ROWS, COLUMNS> make_filled_simdgroup_matrix(T value) {
+    return {{value, value}};
+}
+template <class T>
+void simdgroup_load(simdgroup_matrix<T, 8, 8>& to, const T* from, size_t row_size, ulong2 = {}, bool transposed = false) {
+    const uint lane = Group::running->lane(), row = to.row_of(lane), column = to.column_of(lane);
+    for (uint c = 0; c < 2; c++) to.own[c] = transposed ? from[(column + c) * row_size + row] : from[row * row_size + column + c];
+}
+// to = a * b + c, added up in float in an order of its own.
+template <class T>
+void simdgroup_multiply_accumulate(simdgroup_matrix<float, 8, 8>& to, simdgroup_matrix<T, 8, 8> a, simdgroup_matrix<T, 8, 8> b,
+                                   simdgroup_matrix<float, 8, 8> c) {
+    float of_a[64], of_b[64];
+    for (uint i = 0; i < 2; i++) {
+        const auto spread = [&](float (&all)[64], float own) {
+            Group::running->exchange(own, [&](const double* lanes, uint) {
+                for (uint lane = 0; lane < 32; lane++) all[to.row_of(lane) * 8 + to.column_of(lane) + i] = (float)lanes[lane];
+                return 0.0;
+            });
+        };
+        spread(of_a, (float)a.own[i]), spread(of_b, (float)b.own[i]);
+    }
+    const uint lane = Group::running->lane(), row = to.row_of(lane), column = to.column_of(lane);
+    for (uint i = 0; i < 2; i++) {
+        float sum = 0;
+        for (int k = 7; k >= 0; k--) sum += of_a[row * 8 + k] * of_b[k * 8 + column + i];
+        to.own[i] = sum + c.own[i];
+    }
+}
 inline float exp(float x) { return std::exp(x); }
 inline float fabs(float x) { return std::fabs(x); }
 inline float fma(float a, float b, float c) { return std::fma(a, b, c); }
