@@ -3,6 +3,8 @@
 //
 // Each operation is rounded as it is written. MLX compiles kernels in safe mode; multiplications and additions that
 // are written apart must not be fused either.
+#include <metal_simdgroup_matrix>
+
 #if __METAL_VERSION__ >= 320
 #pragma METAL fp math_mode(safe)
 #pragma METAL fp contract(off)

@@ -12,3 +12,4 @@ pub const GATES: &str = include_str!("../metal/gates.metal");
 pub const HEADS: &str = include_str!("../metal/heads.metal");
 pub const INTEGERS: &str = include_str!("../metal/integers.metal");
 pub const PRODUCT: &str = include_str!("../metal/product.metal");
+pub const PRODUCT_MANY: &str = include_str!("../metal/product_many.metal");

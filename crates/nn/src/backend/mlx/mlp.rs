@@ -4,7 +4,12 @@ use std::f32::consts::PI;
 
 use mlx::Array;
 
-use super::{linear::linear, metal, norm::normed, residual::add};
+use super::{
+    linear::linear,
+    metal::{self, ProductInput},
+    norm::normed,
+    residual::add,
+};
 use crate::{Activation, Linear, RmsNorm, residual::ResidualAdd};
 
 #[track_caller]
@@ -29,8 +34,9 @@ pub(crate) fn feed_forward(
     activation: Activation,
     residual: Option<ResidualAdd>,
 ) -> Array {
-    let x = normed(x, norm);
-    let out = linear(&gated(&linear(&x, gate), &linear(&x, up), activation), down);
+    let input = ProductInput::new(normed(x, norm));
+    let inner = gated(&linear(&input, gate), &linear(&input, up), activation);
+    let out = linear(&ProductInput::new(inner), down);
     match residual {
         Some(residual) => add(residual, out),
         None => out,

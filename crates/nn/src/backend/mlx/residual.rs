@@ -4,7 +4,7 @@ use mlx::Array;
 
 use super::{
     linear::linear,
-    metal,
+    metal::{self, ProductInput},
     mlp::gated,
     norm::{normed, rms_norm},
 };
@@ -12,7 +12,7 @@ use crate::{Activation, Linear, RmsNorm, residual::ResidualAdd};
 
 #[track_caller]
 pub(crate) fn add_projected(residual: ResidualAdd, x: &Array, layer: &Linear) -> Array {
-    add(residual, linear(x, layer))
+    add(residual, linear(&ProductInput::new(x.clone()), layer))
 }
 
 #[track_caller]
@@ -28,7 +28,7 @@ pub(crate) fn add_gated_norm(
         let normed = rms_norm(&per_head, &norm.weight, norm.eps).reshape(x.shape());
         gated(gate, &normed, Activation::Silu)
     });
-    add(residual, linear(&normed, layer))
+    add(residual, linear(&ProductInput::new(normed), layer))
 }
 
 #[track_caller]

@@ -15,11 +15,11 @@ use std::{
 
 use mlx::{Array, Dtype, Result, eval, quant::Quantization};
 
-use super::metal;
+use super::metal::{self, ProductInput};
 use crate::Matrix;
 
 /// More rows are a prompt's, and computed as they come: their bits depend on how many there are.
-pub(crate) const MOST_ROWS: i32 = 128;
+pub(crate) const MOST_ROWS: i32 = metal::FEW_ROWS;
 
 /// Rows of a call: fewer than `least` are filled up with the last one, more than `most` are divided
 /// among calls.
@@ -42,7 +42,7 @@ impl RowCalls {
     /// `product` of `x`, `[.., inputs]`.
     #[track_caller]
     fn multiply(self, x: &Array, product: &impl Fn(&Array) -> Array) -> Array {
-        let (inputs, rows) = (x.dim(-1), rows_of(x));
+        let (inputs, rows) = (x.dim(-1), (x.size() / x.dim(-1).max(1) as usize) as i32);
         if (self.least..=self.most).contains(&rows) {
             return product(x);
         }
@@ -96,29 +96,36 @@ impl RowCalls {
     }
 }
 
-/// Rows of `x`, `[.., inputs]`.
-fn rows_of(x: &Array) -> i32 {
-    let inputs = x.dim(-1);
-    if inputs == 0 { 0 } else { x.size() as i32 / inputs }
-}
-
 fn bits(x: &Array) -> Result<Vec<u32>> {
     Ok(x.to_f32()?.into_iter().map(f32::to_bits).collect())
 }
 
-/// How products of few rows are computed.
+/// How products of a kind of matrix are computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Choice {
-    Mlx(RowCalls),
-    /// By our kernel, where no row's bits depend on another's. With the times of both.
-    Ours {
-        seconds: f64,
-        mlx_seconds: f64,
-    },
+struct Choice {
+    /// Of few rows by MLX.
+    calls: RowCalls,
+    /// By our kernels where they are faster, in which no row's bits depend on another's: of few
+    /// rows, and of many.
+    few: Option<Times>,
+    many: Option<Times>,
 }
 
+/// Seconds that our kernel takes, and MLX.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Times {
+    ours: f64,
+    mlx: f64,
+}
+
+/// Rows of the products whose times are compared: a single one and a draft's, and a prompt's.
+const FEW: &[i32] = &[1, 8];
+const MANY: &[i32] = &[512];
+/// Matrices of more outputs multiply no prompts.
+const MOST_OUTPUTS: i32 = 1 << 16;
+
 impl Choice {
-    /// `rounds`: whether our kernel, which rounds `x` to integers, may be taken.
+    /// `rounds`: whether our kernels, which round `x` to integers, may be taken.
     fn new(
         weight: &Matrix,
         dtype: Dtype,
@@ -126,34 +133,45 @@ impl Choice {
         product: &impl Fn(&Array) -> Array,
     ) -> Result<Choice> {
         let calls = RowCalls::choose(weight.inputs(), dtype, product)?;
-        let Matrix::Quantized(weight) = weight else { return Ok(Choice::Mlx(calls)) };
-        if !rounds || !metal::has_product(dtype, weight) {
-            return Ok(Choice::Mlx(calls));
+        let mut choice = Choice { calls, few: None, many: None };
+        let Matrix::Quantized(weight) = weight else { return Ok(choice) };
+        let inputs = weight.inputs();
+        let ours = |x: &Array| metal::product(&ProductInput::new(x.clone()), weight);
+        if rounds && metal::has_product(dtype, weight) {
+            let mlx = |x: &Array| calls.multiply(x, product);
+            let [ours, mlx] = [seconds(inputs, dtype, FEW, &ours)?, seconds(inputs, dtype, FEW, &mlx)?];
+            choice.few = Times { ours, mlx }.if_faster();
         }
-        let seconds = seconds(weight.inputs(), dtype, &|x| metal::product(x, weight))?;
-        let mlx_seconds = self::seconds(weight.inputs(), dtype, &|x| calls.multiply(x, product))?;
-        Ok(Choice::of(calls, seconds, mlx_seconds))
-    }
-
-    fn of(calls: RowCalls, seconds: f64, mlx_seconds: f64) -> Choice {
-        if seconds < mlx_seconds { Choice::Ours { seconds, mlx_seconds } } else { Choice::Mlx(calls) }
+        if rounds && weight.codes.dim(0) <= MOST_OUTPUTS && metal::has_product_of_many(dtype, weight) {
+            let [ours, mlx] = [seconds(inputs, dtype, MANY, &ours)?, seconds(inputs, dtype, MANY, &product)?];
+            choice.many = Times { ours, mlx }.if_faster();
+        }
+        Ok(choice)
     }
 
     #[track_caller]
-    fn multiply(self, x: &Array, weight: &Matrix, product: &impl Fn(&Array) -> Array) -> Array {
-        match (self, weight) {
-            (Choice::Ours { .. }, Matrix::Quantized(weight)) => metal::product(x, weight),
-            (Choice::Ours { .. }, Matrix::Dense(_)) => unreachable!("our kernel is for quantised matrices"),
-            (Choice::Mlx(calls), _) => calls.multiply(x, product),
+    fn multiply(self, input: &ProductInput, weight: &Matrix, product: &impl Fn(&Array) -> Array) -> Array {
+        let is_few = input.rows() <= MOST_ROWS;
+        let ours = if is_few { self.few } else { self.many };
+        match (ours, weight) {
+            (Some(_), Matrix::Quantized(weight)) => metal::product(input, weight),
+            _ if is_few => self.calls.multiply(&input.x, product),
+            _ => product(&input.x),
         }
     }
 }
 
-/// The time that products of a single row and of a draft's rows take, in seconds.
-fn seconds(inputs: i32, dtype: Dtype, product: &impl Fn(&Array) -> Array) -> Result<f64> {
-    const REPEATS: u32 = 16;
+impl Times {
+    fn if_faster(self) -> Option<Times> {
+        (self.ours < self.mlx).then_some(self)
+    }
+}
+
+/// The time of products of these numbers of rows, in seconds.
+fn seconds(inputs: i32, dtype: Dtype, numbers: &[i32], product: &impl Fn(&Array) -> Array) -> Result<f64> {
+    const REPEATS: u32 = 8;
     let mut total = 0.0;
-    for rows in [1, 8] {
+    for &rows in numbers {
         let x = Array::gumbel(&[rows, inputs], 2).astype(dtype);
         // Compiles the kernels.
         eval([&product(&x)])?;
@@ -220,42 +238,60 @@ pub(crate) fn need_everywhere(needed: bool) {
     EVERYWHERE.set(needed);
 }
 
-/// `product` with `weight` of `x`, `[.., inputs]`; see [`Choice::new`] for `rounds`.
+/// `product` with `weight` of the input; see [`Choice::new`] for `rounds`.
 #[track_caller]
-pub(crate) fn multiply(x: &Array, weight: &Matrix, rounds: bool, product: impl Fn(&Array) -> Array) -> Array {
-    if !is_needed() || !(1..=MOST_ROWS).contains(&rows_of(x)) {
+pub(crate) fn multiply(
+    input: &ProductInput,
+    weight: &Matrix,
+    rounds: bool,
+    product: impl Fn(&Array) -> Array,
+) -> Array {
+    let (x, rows) = (&input.x, input.rows());
+    if !is_needed() || rows == 0 {
         return product(x);
     }
     let kind = Kind::new(weight, x.dtype(), rounds);
     let lock = || CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = lock().get(&kind).map(|(choice, _)| *choice);
+    // A prompt does not wait for trials.
+    if known.is_none() && rows > MOST_ROWS {
+        return product(x);
+    }
     let choice = known.unwrap_or_else(|| {
         let chosen = Choice::new(weight, x.dtype(), rounds, &product).unwrap_or_else(|e| panic!("{e}"));
         lock().insert(kind, (chosen, false));
         chosen
     });
-    choice.multiply(x, weight, &product)
+    choice.multiply(input, weight, &product)
 }
 
-/// A sentence for each kind of product that was tried since the last call.
+/// Sentences for each kind of product that was tried since the last call.
 pub(crate) fn take_report() -> Vec<String> {
     let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
     let new = chosen.iter_mut().filter(|(_, (_, reported))| !*reported);
-    let sentence = |(kind, (choice, reported)): (&Kind, &mut (Choice, bool))| {
+    new.flat_map(|(kind, (choice, reported))| {
         *reported = true;
-        match choice {
-            Choice::Mlx(RowCalls { least, most }) => {
+        choice.sentences(kind)
+    })
+    .collect()
+}
+
+impl Choice {
+    fn sentences(&self, kind: &Kind) -> Vec<String> {
+        let Choice { calls: RowCalls { least, most }, few, many } = *self;
+        let ours = |Times { ours, mlx }: Times, rows: &str| {
+            let (ours, mlx) = (1e6 * ours, 1e6 * mlx);
+            format!("{rows} rows by our kernel in {ours:.0} instead of {mlx:.0} microseconds ({kind})")
+        };
+        let few = few.map_or_else(
+            || {
                 let rows = if least == most { format!("{most}") } else { format!("{least} to {most}") };
                 format!("a row's bits are the same among up to {MOST_ROWS} rows in calls of {rows} ({kind})")
-            }
-            Choice::Ours { seconds, mlx_seconds } => format!(
-                "a row's bits are the CPU's by our kernel: {:.0} instead of {:.0} microseconds ({kind})",
-                1e6 * *seconds,
-                1e6 * *mlx_seconds
-            ),
-        }
-    };
-    new.map(sentence).collect()
+            },
+            |times| ours(times, "1 and 8"),
+        );
+        [few].into_iter().chain(many.map(|times| ours(times, "512"))).collect()
+    }
 }
 
 #[cfg(test)]
@@ -301,9 +337,8 @@ mod tests {
 
     #[test]
     fn our_kernel_is_taken_where_it_is_faster() {
-        let calls = RowCalls { least: 1, most: 32 };
-        assert_eq!(Choice::of(calls, 2.0, 1.0), Choice::Mlx(calls));
-        assert_eq!(Choice::of(calls, 1.0, 2.0), Choice::Ours { seconds: 1.0, mlx_seconds: 2.0 });
+        assert_eq!(Times { ours: 2.0, mlx: 1.0 }.if_faster(), None);
+        assert!(Times { ours: 1.0, mlx: 2.0 }.if_faster().is_some());
     }
 
     #[test]

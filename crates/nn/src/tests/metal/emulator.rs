@@ -135,6 +135,7 @@ impl Function {
         let (_, called) = instance.split_once("decltype(").expect("an instance");
         let (called, _) = called.split_once(") ").expect("an instance");
         let (before, rest) = own.split_once(START).expect("a kernel");
+        let before = before.replace("#include <metal_simdgroup_matrix>", "");
         let (name, rest) = rest.split_once("(\n").expect("parameters");
         let (parameters, body) = rest.split_once(") {\n").expect("a body");
         let (mut declared, mut arguments, mut inputs) = (vec![], vec![], vec![]);

@@ -5,7 +5,7 @@ mod emulator;
 use mlx::{
     Array, Dtype,
     metal::emulate,
-    quant::{Mode, Quantization},
+    quant::{Mode, Quantization, Quantized},
 };
 
 use super::{bits, noise};
@@ -130,6 +130,23 @@ fn products_of_few_rows_have_the_bits_of_the_cpu() {
     }
 }
 
+#[test]
+fn products_of_many_rows_have_the_bits_of_the_cpu() {
+    if !emulator::install() {
+        return;
+    }
+    for (bits, inputs, dtype) in [
+        (4, 576, Dtype::Bfloat16),
+        (8, 128, Dtype::Float32),
+        (3, 64, Dtype::Float16),
+        (6, 64, Dtype::Float32),
+    ] {
+        let quantization = Quantization { mode: Mode::Affine, group_size: 64, bits };
+        let weight = crate::quantize(&noise(1, &[8, inputs]).astype(dtype), quantization);
+        assert!(metal::has_product_of_many(dtype, &weight), "{bits} bits, {inputs} inputs, {dtype:?}");
+    }
+}
+
 /// Steps of two sequences on the CPU and by our kernels: a prompt, a draft of which a token is
 /// rejected, and what follows it.
 #[test]
@@ -189,7 +206,7 @@ fn rotated_heads_of_a_layer_have_the_bits_of_the_cpu() {
 type Attempt = fn() -> bool;
 
 /// Each kernel with a change, and an operation of sizes that no other test has.
-const ALTERED: [(&str, &str, Attempt); 8] = [
+const ALTERED: [(&str, &str, Attempt); 9] = [
     ("a * cosine - b * sine", "fma(a, cosine, -(b * sine))", || {
         let attention = CoreAttention::new(1, 1, 56, rope(20, RopePairs::Halves));
         let x = noise(1, &[2, 56]);
@@ -218,11 +235,18 @@ const ALTERED: [(&str, &str, Attempt); 8] = [
         has_product(256)
     }),
     ("}\nthreadgroup_barrier(mem_flags::mem_threadgroup);", "}", || has_product(2048)),
+    ("own_column + c) * BITS", "own_column + 1 - c) * BITS", || {
+        metal::has_product_of_many(Dtype::Float32, &quantized(128))
+    }),
 ];
 
 fn has_product(inputs: i32) -> bool {
+    metal::has_product(Dtype::Float32, &quantized(inputs))
+}
+
+fn quantized(inputs: i32) -> Quantized {
     let quantization = Quantization { mode: Mode::Affine, group_size: 64, bits: 4 };
-    metal::has_product(Dtype::Float32, &crate::quantize(&noise(1, &[8, inputs]), quantization))
+    crate::quantize(&noise(1, &[8, inputs]), quantization)
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub(crate) use self::{
     delta::{DeltaInputs, delta_inputs, gated_delta, has_delta_inputs},
     gates::{gated, gated_norm, sigmoid_gated},
     heads::rotated,
-    product::{has_product, product},
+    product::{FEW_ROWS, ProductInput, has_product, has_product_of_many, product},
 };
 
 /// A kernel as it is compiled: with its template, and for the types of its inputs.

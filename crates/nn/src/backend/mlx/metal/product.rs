@@ -1,4 +1,6 @@
-//! Products of few rows and affine matrices, with the CPU's integers.
+//! Products with affine matrices in the CPU's integers.
+
+use std::cell::OnceCell;
 
 use kernels::{Affine, Floats, Precision, Weight, metal};
 use mlx::{
@@ -25,6 +27,14 @@ static PRODUCT: Kernel = Kernel {
     body: metal::PRODUCT,
 };
 
+static PRODUCT_MANY: Kernel = Kernel {
+    name: "lanner_product_many",
+    inputs: "integers steps codes scales biases",
+    outputs: "out",
+    header: metal::MATH,
+    body: metal::PRODUCT_MANY,
+};
+
 /// Inputs that share a step, and those of a segment.
 const GROUP: i32 = 64;
 const SEGMENT: i32 = 512;
@@ -37,54 +47,121 @@ const MOST_ROWS: i32 = 4;
 const MEMORY: i32 = 8192;
 const PRODUCTS: i32 = MOST_SIMDS * FEATURES * 9;
 
-/// Whether our kernel multiplies rows of a type by a matrix of this format, with the CPU's bits.
-pub(crate) fn has_product(dtype: Dtype, weight: &Quantized) -> bool {
-    let Quantization { mode, group_size, .. } = weight.quantization;
-    let fits = (mode, group_size) == (Mode::Affine, GROUP) && weight.codes.ndim() == 2;
-    if !is_available() || !fits || weight.codes.size() < 8 || most_rows(weight.inputs()) == 0 {
-        return false;
-    }
-    let parts: Vec<&Array> = weight.parts().collect();
-    is_trusted(&PRODUCT, &template(dtype, weight, MOST_ROWS), &parts, || check(dtype, weight))
+/// More rows are many.
+pub(crate) const FEW_ROWS: i32 = 128;
+/// Rows and features of a SIMD-group where rows are many.
+const MANY_ROWS: i32 = 32;
+const MANY_FEATURES: i32 = 16;
+
+/// Rows `[.., inputs]` that products share, as integers once a kernel of ours needs these.
+pub(crate) struct ProductInput {
+    pub(crate) x: Array,
+    integers: OnceCell<[Array; 2]>,
 }
 
-/// `x · weightᵀ` of rows `[.., inputs]`, each in the CPU's arithmetic and rounded once. A row's
-/// bits do not depend on other rows.
+impl ProductInput {
+    pub(crate) fn new(x: Array) -> ProductInput {
+        ProductInput { x, integers: OnceCell::new() }
+    }
+
+    /// Rows of `inputs` numbers.
+    pub(crate) fn rows(&self) -> i32 {
+        let inputs = self.x.dim(-1);
+        if inputs == 0 { 0 } else { self.x.size() as i32 / inputs }
+    }
+
+    /// Whether the kernel for many rows multiplies them.
+    fn is_many(&self) -> bool {
+        self.rows() > FEW_ROWS
+    }
+
+    /// The rows as integers, many padded to whole SIMD-groups, and the steps of their groups.
+    #[track_caller]
+    fn integers(&self) -> &[Array; 2] {
+        self.integers.get_or_init(|| {
+            let (rows, inputs) = (self.rows(), self.x.dim(-1));
+            let padded = if self.is_many() { parts_of(MANY_ROWS, rows) * MANY_ROWS } else { rows };
+            let prepared = Prepared {
+                kernel: &INTEGERS,
+                template: &[("T", TemplateArg::Type(self.x.dtype()))],
+                outputs: &[
+                    spec(&[padded, inputs], Dtype::Float16),
+                    spec(&[rows, inputs / GROUP, 2], Dtype::Float32),
+                ],
+                grid: [32, inputs / GROUP, padded],
+                threadgroup: [32, 4, 1],
+            };
+            prepared.run(&[&self.x.reshape(&[rows, inputs])])
+        })
+    }
+}
+
+/// Whether our kernels multiply few rows of a type by a matrix of this format, with the CPU's bits.
+pub(crate) fn has_product(dtype: Dtype, weight: &Quantized) -> bool {
+    let parts: Vec<&Array> = weight.parts().collect();
+    let template = template(dtype, weight, MOST_ROWS);
+    // Numbers of rows that are computed together in all ways, the last one also with fewer.
+    let check = || check(dtype, weight, &[1, 2, 3, 4, 9]);
+    fits(weight) && most_rows(weight.inputs()) > 0 && is_trusted(&PRODUCT, &template, &parts, check)
+}
+
+/// Likewise many rows.
+pub(crate) fn has_product_of_many(dtype: Dtype, weight: &Quantized) -> bool {
+    let parts: Vec<&Array> = weight.parts().collect();
+    let template = template_of_many(dtype, weight);
+    let check = || check(dtype, weight, &[FEW_ROWS + 3]);
+    fits(weight) && is_trusted(&PRODUCT_MANY, &template, &parts, check)
+}
+
+fn fits(weight: &Quantized) -> bool {
+    let Quantization { mode, group_size, .. } = weight.quantization;
+    let format = (mode, group_size) == (Mode::Affine, GROUP);
+    is_available() && format && weight.codes.ndim() == 2 && weight.codes.size() >= 8
+}
+
+/// `x · weightᵀ`, each row in the CPU's arithmetic and rounded once. A row's bits do not depend on
+/// other rows.
 ///
-/// The weight is one that [`has_product`].
+/// The weight is one that [`has_product`], or with many rows [`has_product_of_many`].
 #[track_caller]
-pub(crate) fn product(x: &Array, weight: &Quantized) -> Array {
+pub(crate) fn product(input: &ProductInput, weight: &Quantized) -> Array {
+    let (x, rows) = (&input.x, input.rows());
     let (inputs, outputs) = (weight.inputs(), weight.codes.dim(0));
-    let (outer, rows) = (&x.shape()[..x.ndim() - 1], x.size() as i32 / inputs);
-    let [integers, steps] = integers(x, rows, inputs / GROUP);
+    let output = [spec(&[&x.shape()[..x.ndim() - 1], &[outputs]].concat(), x.dtype())];
+    let [integers, steps] = input.integers();
+    let parts: Vec<&Array> = [integers, steps].into_iter().chain(weight.parts()).collect();
+    let simds = simds(inputs);
     let together = match rows.min(most_rows(inputs)) {
         MOST_ROWS.. => MOST_ROWS,
         few => few.min(2),
     };
-    let simds = simds(inputs);
-    let prepared = Prepared {
-        kernel: &PRODUCT,
-        template: &template(x.dtype(), weight, together),
-        outputs: &[spec(&[outer, &[outputs]].concat(), x.dtype())],
-        grid: [32 * simds, parts_of(FEATURES, outputs), parts_of(together, rows)],
-        threadgroup: [32 * simds, 1, 1],
+    let [out] = match input.is_many() {
+        true => Prepared {
+            kernel: &PRODUCT_MANY,
+            template: &template_of_many(x.dtype(), weight),
+            outputs: &output,
+            grid: [32, parts_of(MANY_FEATURES, outputs), parts_of(MANY_ROWS, rows)],
+            threadgroup: [32, 4, 1],
+        }
+        .run(&parts),
+        false => Prepared {
+            kernel: &PRODUCT,
+            template: &template(x.dtype(), weight, together),
+            outputs: &output,
+            grid: [32 * simds, parts_of(FEATURES, outputs), parts_of(together, rows)],
+            threadgroup: [32 * simds, 1, 1],
+        }
+        .run(&parts),
     };
-    let parts: Vec<&Array> = [&integers, &steps].into_iter().chain(weight.parts()).collect();
-    let [out] = prepared.run(&parts);
     out
 }
 
-/// The rows of `x` as integers, with the steps of their groups.
-#[track_caller]
-fn integers(x: &Array, rows: i32, groups: i32) -> [Array; 2] {
-    let prepared = Prepared {
-        kernel: &INTEGERS,
-        template: &[("T", TemplateArg::Type(x.dtype()))],
-        outputs: &[spec(&[rows, groups * GROUP], Dtype::Float16), spec(&[rows, groups, 2], Dtype::Float32)],
-        grid: [32, rows * groups, 1],
-        threadgroup: [32, 4, 1],
-    };
-    prepared.run(&[x])
+fn template_of_many(dtype: Dtype, weight: &Quantized) -> [(&'static str, TemplateArg); 3] {
+    [
+        ("T", TemplateArg::Type(dtype)),
+        ("BITS", TemplateArg::Int(weight.quantization.bits)),
+        ("INPUTS", TemplateArg::Int(weight.inputs())),
+    ]
 }
 
 /// With `together` rows in a threadgroup.
@@ -117,8 +194,8 @@ fn most_rows(inputs: i32) -> i32 {
     MEMORY / (PRODUCTS + segments(inputs) * FEATURES)
 }
 
-/// Random rows and a random matrix of few outputs in the format of `weight`.
-fn check(dtype: Dtype, weight: &Quantized) -> Result<bool> {
+/// Random rows, in these numbers, and a random matrix of few outputs in the format of `weight`.
+fn check(dtype: Dtype, weight: &Quantized, numbers: &[i32]) -> Result<bool> {
     let (inputs, outputs, bits) = (weight.inputs(), 41, weight.quantization.bits);
     let words = inputs * bits / 32;
     let mut word = 1u32;
@@ -131,12 +208,12 @@ fn check(dtype: Dtype, weight: &Quantized) -> Result<bool> {
     let codes = Array::from_slice(&codes, &[outputs, words]);
     let [scales, biases] = [3, 4].map(|seed| random(seed, &[outputs, inputs / GROUP], weight.scales.dtype()));
     let own = Quantized { codes, scales, biases: Some(biases), quantization: weight.quantization };
-    let x = random(5, &[9, inputs], dtype);
+    let most = numbers.iter().fold(0, |most, &rows| rows.max(most));
+    let x = random(5, &[most, inputs], dtype);
     let expected = on_cpu(&x, &own)?;
-    // Numbers of rows that are computed together in all ways, the last one also with fewer.
     let mut agree = true;
-    for rows in [1, 2, 3, 4, 9] {
-        let got = product(&x.slice(0, 0, rows), &own);
+    for &rows in numbers {
+        let got = product(&ProductInput::new(x.slice(0, 0, rows)), &own);
         agree &= has_bits(&got, expected[..(rows * outputs) as usize].to_vec())?;
     }
     Ok(agree)
