@@ -121,8 +121,8 @@ struct Times {
 /// Rows of the products whose times are compared: a single one and a draft's, and a prompt's.
 const FEW: &[i32] = &[1, 8];
 const MANY: &[i32] = &[512];
-/// Matrices of more outputs multiply no prompts.
-const MOST_OUTPUTS: i32 = 1 << 16;
+/// Matrices of more outputs multiply few of a prompt's rows, and their products take much memory.
+const MOST_OUTPUTS: i32 = 1 << 15;
 
 impl Choice {
     /// `rounds`: whether our kernels, which round `x` to integers, may be taken.
@@ -169,16 +169,17 @@ impl Times {
 
 /// The time of products of these numbers of rows, in seconds.
 fn seconds(inputs: i32, dtype: Dtype, numbers: &[i32], product: &impl Fn(&Array) -> Array) -> Result<f64> {
-    const REPEATS: u32 = 8;
     let mut total = 0.0;
     for &rows in numbers {
+        // Many rows take long enough, and much memory.
+        let repeats = if rows <= MOST_ROWS { 16 } else { 2 };
         let x = Array::gumbel(&[rows, inputs], 2).astype(dtype);
         // Compiles the kernels.
         eval([&product(&x)])?;
         let started = Instant::now();
-        let outs: Vec<Array> = (0..REPEATS).map(|_| product(&x)).collect();
+        let outs: Vec<Array> = (0..repeats).map(|_| product(&x)).collect();
         eval(&outs)?;
-        total += started.elapsed().as_secs_f64() / f64::from(REPEATS);
+        total += started.elapsed().as_secs_f64() / f64::from(repeats);
     }
     Ok(total)
 }

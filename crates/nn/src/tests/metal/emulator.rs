@@ -35,14 +35,29 @@ const SEEDS: [&str; 2] = ["1", "2"];
 /// Names of the kernels that ran.
 static RAN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// Emulates this thread's kernels from here on; false without a compiler.
+/// Emulates this thread's kernels from here on, or with `LANNER_GPU=1` runs them on this machine's
+/// Metal; false without either.
 pub(crate) fn install() -> bool {
+    if is_gpu() {
+        return crate::use_gpu(true).is_ok();
+    }
     let found = cfg!(target_os = "linux") && Command::new("g++").arg("--version").output().is_ok();
     match found {
         true => emulate(Some(Rc::new(|kernel, launch| run(kernel, launch, None)))),
         false => eprintln!("skipped: no g++ on Linux"),
     }
     found
+}
+
+/// Whether kernels run on Metal itself.
+pub(crate) fn is_gpu() -> bool {
+    std::env::var_os("LANNER_GPU").is_some() && cfg!(target_os = "macos")
+}
+
+/// Computes on the CPU from here on.
+pub(crate) fn leave() {
+    emulate(None);
+    crate::use_gpu(false).expect("there is a CPU");
 }
 
 /// Emulates kernels from here on with a part of their text replaced, as if a GPU computed something

@@ -4,14 +4,13 @@ mod emulator;
 
 use mlx::{
     Array, Dtype,
-    metal::emulate,
     quant::{Mode, Quantization, Quantized},
 };
 
 use super::{bits, noise};
 use crate::{
-    Activation, CoreAttention, DeltaHeads, DeltaNet, DeltaRow, DeltaWeights, Recurrence, RmsNorm, Rope,
-    RopePairs,
+    Activation, CoreAttention, DeltaHeads, DeltaNet, DeltaRow, DeltaWeights, Linear, Matrix, Recurrence,
+    RmsNorm, Rope, RopePairs,
     backend::{cpu, mlx as reference, mlx::metal},
 };
 
@@ -181,7 +180,7 @@ fn delta_nets_of_sequences_have_the_bits_of_the_cpu() {
         (outs, last)
     };
     let kernels = run(reference::delta_net);
-    emulate(None);
+    emulator::leave();
     assert!(kernels == run(cpu::delta_net));
 }
 
@@ -197,9 +196,31 @@ fn rotated_heads_of_a_layer_have_the_bits_of_the_cpu() {
     let positions = Array::from_slice(&[0, 17, 4000], &[3]);
     let rotated = metal::rotated(&attention, [&k, &k], &positions);
     let [_, got] = rotated.expect("our kernel computes it");
-    emulate(None);
+    emulator::leave();
     let [expected, _] = attention.keys_and_values([&k, &k], &positions);
     assert_eq!(bits(&got), bits(&expected));
+}
+
+/// Layers that share their input, with few rows and with many.
+#[test]
+fn products_of_layers_have_the_bits_of_the_cpu() {
+    if !emulator::install() {
+        return;
+    }
+    let weights = [quantized(192), quantized(192)];
+    let x = noise(2, &[133, 192]);
+    let numbers = [3, 133];
+    let ours = numbers.map(|rows| {
+        let input = metal::ProductInput::new(x.slice(0, 0, rows));
+        weights.each_ref().map(|weight| bits(&metal::product(&input, weight)))
+    });
+    emulator::leave();
+    let layers = weights.map(|weight| Linear::new(Matrix::Quantized(weight), None));
+    let expected = numbers.map(|rows| {
+        let outs = cpu::project(&x.slice(0, 0, rows), None, &[&layers[0], &layers[1]]);
+        [bits(&outs[0]), bits(&outs[1])]
+    });
+    assert!(ours == expected);
 }
 
 /// Whether one of our operations is computed by our kernel.
@@ -251,7 +272,7 @@ fn quantized(inputs: i32) -> Quantized {
 
 #[test]
 fn kernels_with_other_bits_are_not_used_and_no_source_is_untested() {
-    if !emulator::install() {
+    if emulator::is_gpu() || !emulator::install() {
         return;
     }
     for (from, to, is_used) in ALTERED {
