@@ -7,7 +7,7 @@ use mlx::{
     quant::{Mode, Quantization, Quantized},
 };
 
-use super::{bits, noise};
+use super::{bits, noise, values};
 use crate::{
     Activation, CoreAttention, DeltaHeads, DeltaNet, DeltaRow, DeltaWeights, Linear, Matrix, Recurrence,
     RmsNorm, Rope, RopePairs,
@@ -68,6 +68,29 @@ fn gates_have_the_bits_of_the_cpu() {
         assert!(metal::gated(&gate, &x, activation).is_some(), "{activation:?}, {dtype:?}");
         let (x, q) = (x.reshape(&[3, 2, dim]), noise(4, &[3, 4 * dim]).astype(dtype));
         assert!(metal::sigmoid_gated(&x, &q).is_some(), "sigmoid, {dtype:?}");
+    }
+}
+
+/// Any NaN is like any other.
+fn bits_or_nan(array: &Array) -> Vec<u32> {
+    values(array).iter().map(|v| if v.is_nan() { f32::NAN.to_bits() } else { v.to_bits() }).collect()
+}
+
+#[test]
+fn gates_of_extreme_numbers_have_the_bits_of_the_cpu() {
+    if !emulator::install() {
+        return;
+    }
+    let extremes = [-3e38, -100.0, -87.5, -87.0, -1e-20, -0.0, 0.0, 1e-20, 87.0, 88.5, 3e38];
+    let numbers: Vec<f32> =
+        extremes.into_iter().chain([f32::NAN, f32::INFINITY, f32::NEG_INFINITY]).collect();
+    let gate = Array::from_slice(&numbers, &[1, numbers.len() as i32]);
+    let up = &gate * 0.0 + 0.75;
+    for (kind, activation) in [Activation::Silu, Activation::GeluTanh].into_iter().enumerate() {
+        let got = metal::gated(&gate, &up, activation).expect("our kernel computes it");
+        emulator::leave();
+        assert_eq!(bits_or_nan(&got), bits_or_nan(&cpu::gated(&gate, &up, activation)), "{kind}");
+        emulator::install();
     }
 }
 
@@ -208,17 +231,19 @@ fn products_of_layers_have_the_bits_of_the_cpu() {
         return;
     }
     let weights = [quantized(192), quantized(192)];
-    let x = noise(2, &[133, 192]);
-    let numbers = [3, 133];
+    // Groups of zeros, of numbers that count as zeros, and of numbers that are too large.
+    let factors: Vec<f32> = (0..133).map(|row| [1.0, 0.0, 1e-31, 1e32, 1e-12][row % 5]).collect();
+    let x = noise(2, &[133, 192]) * Array::from_slice(&factors, &[133, 1]);
+    let numbers = [5, 133];
     let ours = numbers.map(|rows| {
         let input = metal::ProductInput::new(x.slice(0, 0, rows));
-        weights.each_ref().map(|weight| bits(&metal::product(&input, weight)))
+        weights.each_ref().map(|weight| bits_or_nan(&metal::product(&input, weight)))
     });
     emulator::leave();
     let layers = weights.map(|weight| Linear::new(Matrix::Quantized(weight), None));
     let expected = numbers.map(|rows| {
         let outs = cpu::project(&x.slice(0, 0, rows), None, &[&layers[0], &layers[1]]);
-        [bits(&outs[0]), bits(&outs[1])]
+        [bits_or_nan(&outs[0]), bits_or_nan(&outs[1])]
     });
     assert!(ours == expected);
 }

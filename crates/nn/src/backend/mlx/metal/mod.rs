@@ -34,8 +34,15 @@ struct Variant {
     inputs: Vec<Dtype>,
 }
 
-/// Whether each variant that was tried has the CPU's bits, and whether [`take_report`] has said so.
-static TRIED: Mutex<Option<HashMap<Variant, (bool, bool)>>> = Mutex::new(None);
+/// The verdict on each variant that was tried, and whether [`take_report`] has returned it.
+static TRIED: Mutex<Option<HashMap<Variant, (Verdict, bool)>>> = Mutex::new(None);
+
+enum Verdict {
+    HasBits,
+    HasOtherBits,
+    /// What Metal's compiler or the GPU said.
+    Failed(String),
+}
 
 /// A kernel with all but its inputs.
 struct Prepared<'a> {
@@ -65,13 +72,17 @@ fn is_trusted(
     let inputs = inputs.iter().map(|input| input.dtype()).collect();
     let variant = Variant { kernel: kernel.name, template: template.to_vec(), inputs };
     let lock = || TRIED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(&(agrees, _)) = lock().get_or_insert_default().get(&variant) {
-        return agrees;
+    if let Some((verdict, _)) = lock().get_or_insert_default().get(&variant) {
+        return matches!(verdict, Verdict::HasBits);
     }
-    // An error is one of Metal's compiler or of the GPU.
-    let agrees = check().unwrap_or(false);
-    lock().get_or_insert_default().insert(variant, (agrees, false));
-    agrees
+    let verdict = match check() {
+        Ok(true) => Verdict::HasBits,
+        Ok(false) => Verdict::HasOtherBits,
+        Err(error) => Verdict::Failed(error.to_string()),
+    };
+    let is_trusted = matches!(verdict, Verdict::HasBits);
+    lock().get_or_insert_default().insert(variant, (verdict, false));
+    is_trusted
 }
 
 /// A sentence for each variant that was tried since the last call.
@@ -79,12 +90,13 @@ pub(crate) fn take_report() -> Vec<String> {
     let mut tried = TRIED.lock().unwrap_or_else(PoisonError::into_inner);
     let new = tried.iter_mut().flatten().filter(|(_, (_, reported))| !*reported);
     let mut sentences: Vec<String> = new
-        .map(|(variant, (agrees, reported))| {
+        .map(|(variant, (verdict, reported))| {
             *reported = true;
-            format!(
-                "{variant} {}",
-                if *agrees { "has the CPU's bits" } else { "is not used: it has other bits" }
-            )
+            match verdict {
+                Verdict::HasBits => format!("{variant} has the CPU's bits"),
+                Verdict::HasOtherBits => format!("{variant} is not used: it has other bits"),
+                Verdict::Failed(error) => format!("{variant} is not used: {error}"),
+            }
         })
         .collect();
     sentences.sort();
