@@ -23,7 +23,18 @@ for (int segment = simd; segment < SEGMENTS; segment += SIMDS) {
     for (int i = 0; i < 8; i++) {
         const size_t own = min(first + 4 * i + lane / 8, outputs - 1);
         uint words[WORDS + 1];
-        for (int w = 0; w < WORDS; w++) words[w] = codes[(own * GROUPS + group) * WORDS + w];
+        const device uint* from = codes + (own * GROUPS + group) * WORDS;
+        if (BITS % 2 == 0) {
+            for (int w = 0; w < WORDS; w += 4) {
+                const uint4 next = *(const device uint4*)(from + w);
+                words[w] = next.x, words[w + 1] = next.y, words[w + 2] = next.z, words[w + 3] = next.w;
+            }
+        } else {
+            for (int w = 0; w < WORDS; w += 2) {
+                const uint2 next = *(const device uint2*)(from + w);
+                words[w] = next.x, words[w + 1] = next.y;
+            }
+        }
         words[WORDS] = 0;
         float low[ROWS], high[ROWS];
         for (int r = 0; r < ROWS; r++) low[r] = high[r] = 0;

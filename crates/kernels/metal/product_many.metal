@@ -31,12 +31,14 @@ for (int group = 0; group < GROUPS; group++) {
 #pragma clang loop unroll(full)
         for (int f = 0; f < 2; f++) {
             const size_t feature = min(first + 8 * f + own_row, outputs - 1);
+            // Two neighbouring codes, of which the first has an even place.
+            const int bit = (k + own_column) * BITS, shift = bit % 32;
+            const size_t at = (feature * GROUPS + group) * WORDS + bit / 32;
+            uint pair = codes[at] >> shift;
+            if (32 % (2 * BITS) != 0 && shift + 2 * BITS > 32) pair |= codes[at + 1] << (32 - shift);
             half low[2], high[2];
             for (int c = 0; c < 2; c++) {
-                const int bit = (k + own_column + c) * BITS, word = bit / 32, shift = bit % 32;
-                const size_t at = (feature * GROUPS + group) * WORDS + word;
-                uint code = codes[at] >> shift;
-                if (shift + BITS > 32) code |= codes[at + 1] << (32 - shift);
+                const uint code = pair >> (c * BITS);
                 low[c] = static_cast<half>((float)(code & ((1 << (BITS < 4 ? BITS : 4)) - 1)));
                 high[c] = static_cast<half>((float)(code >> 4 & ((1 << (BITS > 4 ? BITS - 4 : 0)) - 1)));
             }

@@ -1,4 +1,5 @@
 // Kernels in Metal's language, which MLX compiles for its GPU and runs as operations of its graph.
+#include <sstream>
 #include <unordered_map>
 
 #include "mlx/backend/metal/metal.h"

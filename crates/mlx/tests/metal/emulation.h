@@ -33,6 +33,7 @@
 typedef unsigned int uint;
 typedef unsigned short ushort;
 struct uint2 { uint x, y; };
+struct alignas(16) uint4 { uint x, y, z, w; };
 struct ulong2 {
     uint64_t x = 0, y = 0;
     ulong2() = default;

@@ -1,5 +1,6 @@
 //! The MLX back end: operations made of MLX's own, for devices that we have no kernels for and as
-//! the reference that our kernels are tested against.
+//! the reference that our kernels are tested against. On Metal, kernels of ours take the place of
+//! some.
 
 mod attention;
 mod batch;

@@ -281,7 +281,7 @@ const ALTERED: [(&str, &str, Attempt); 9] = [
         has_product(256)
     }),
     ("}\nthreadgroup_barrier(mem_flags::mem_threadgroup);", "}", || has_product(2048)),
-    ("own_column + c) * BITS", "own_column + 1 - c) * BITS", || {
+    ("pair >> (c * BITS)", "pair >> ((1 - c) * BITS)", || {
         metal::has_product_of_many(Dtype::Float32, &quantized(128))
     }),
 ];
