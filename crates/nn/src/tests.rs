@@ -1,7 +1,7 @@
 //! Operations of the CPU back end against the MLX back end, which GPUs run: this tests both.
 
 mod layers;
-mod metal;
+pub(crate) mod metal;
 mod row_calls;
 
 use mlx::{

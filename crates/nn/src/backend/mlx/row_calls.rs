@@ -297,7 +297,10 @@ impl Choice {
 
 #[cfg(test)]
 mod tests {
+    use mlx::quant::Mode;
+
     use super::*;
+    use crate::{quantize, tests::metal::emulator};
 
     /// A product whose bits depend on the rows of a call as those of MLX's kernels do: one row,
     /// several, and `many` or more are three kernels.
@@ -340,6 +343,29 @@ mod tests {
     fn our_kernel_is_taken_where_it_is_faster() {
         assert_eq!(Times { ours: 2.0, mlx: 1.0 }.if_faster(), None);
         assert!(Times { ours: 1.0, mlx: 2.0 }.if_faster().is_some());
+    }
+
+    #[test]
+    fn products_are_computed_as_was_chosen() {
+        if !emulator::install() {
+            return;
+        }
+        let quantization = Quantization { mode: Mode::Affine, group_size: 64, bits: 4 };
+        let weight = quantize(&Array::gumbel(&[8, 64], 3), quantization);
+        let ours = |x: &Array| bits(&metal::product(&ProductInput::new(x.clone()), &weight)).unwrap();
+        let mlx = |x: &Array| x.slice(-1, 0, 8) * 2.0;
+        let times = Some(Times { ours: 1.0, mlx: 2.0 });
+        let x = Array::gumbel(&[130, 64], 4);
+        for (few, many) in [(times, None), (None, times), (None, None)] {
+            let choice = Choice { calls: RowCalls::ALONE, few, many };
+            for (rows, by_us) in [(2, few.is_some()), (130, many.is_some())] {
+                let x = x.slice(0, 0, rows);
+                let matrix = Matrix::Quantized(weight.clone());
+                let got = choice.multiply(&ProductInput::new(x.clone()), &matrix, &mlx);
+                let expected = if by_us { ours(&x) } else { bits(&mlx(&x)).unwrap() };
+                assert!(bits(&got).unwrap() == expected, "{rows} rows, {few:?} {many:?}");
+            }
+        }
     }
 
     #[test]

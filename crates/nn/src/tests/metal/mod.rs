@@ -1,17 +1,18 @@
 //! Our Metal kernels on emulated threadgroups, against the CPU's kernels bit for bit.
 
-mod emulator;
+pub(crate) mod emulator;
 
 use mlx::{
     Array, Dtype,
     quant::{Mode, Quantization, Quantized},
 };
 
-use super::{bits, noise, values};
+use super::{bits, close, layers::core_attention, noise, values};
 use crate::{
-    Activation, CoreAttention, DeltaHeads, DeltaNet, DeltaRow, DeltaWeights, Linear, Matrix, Recurrence,
-    RmsNorm, Rope, RopePairs,
+    Activation, CoreAttention, DeltaHeads, DeltaNet, DeltaRow, DeltaWeights, KvBuffer, KvRow, Linear, Matrix,
+    Recurrence, RmsNorm, Rope, RopePairs, Softmax,
     backend::{cpu, mlx as reference, mlx::metal},
+    residual::ResidualAdd,
 };
 
 const TYPES: [Dtype; 3] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16];
@@ -222,6 +223,44 @@ fn rotated_heads_of_a_layer_have_the_bits_of_the_cpu() {
     emulator::leave();
     let [expected, _] = attention.keys_and_values([&k, &k], &positions);
     assert_eq!(bits(&got), bits(&expected));
+}
+
+/// The MLX back end's layers with our kernels in them, and without.
+#[test]
+fn layers_with_kernels_agree_with_those_of_mlx_operations() {
+    if !emulator::install() {
+        return;
+    }
+    let attention = core_attention(true, true, Softmax::scaled(0.25));
+    let qkv = [(1, 128), (2, 32), (3, 32)].map(|(seed, width)| noise(seed, &[3, width]));
+    let positions = Array::from_slice(&[4, 5, 0], &[3]);
+    let attend = || {
+        let mut buffers = [(); 4].map(|()| KvBuffer::default());
+        let [a, b, c, d] = &mut buffers;
+        let mut rows = [(2, a, b), (1, c, d)].map(|(tokens, keys, values)| KvRow {
+            tokens,
+            past: 0,
+            window: None,
+            images: &[],
+            keys,
+            values,
+        });
+        reference::core_attention(&attention, qkv.each_ref(), &positions, &mut rows)
+    };
+    let [x, gate, stream] = [4, 5, 6].map(|seed| noise(seed, &[3, 64]));
+    let norm = RmsNorm::new(noise(7, &[16]), 1e-6);
+    let layer = |seed| Linear::new(Matrix::Dense(noise(seed, &[64, 64]) * 0.2), None);
+    let [first, second, third] = [8, 9, 10].map(layer);
+    let add = ResidualAdd { stream: &stream, post_norm: None };
+    let run = || {
+        let normed = reference::add_gated_norm(add, &x, &gate, &norm, &first);
+        let linears = [&first, &second, &third];
+        let fed = reference::feed_forward(&x, None, linears, Activation::GeluTanh, Some(add));
+        [attend(), normed, fed]
+    };
+    let kernels = run();
+    emulator::leave();
+    kernels.iter().zip(&run()).for_each(|(got, expected)| close(got, expected, 1e-4));
 }
 
 /// Layers that share their input, with few rows and with many.
