@@ -26,6 +26,7 @@ mod lanes;
 mod layer_norm;
 mod linear;
 mod memory;
+pub mod metal;
 mod norm;
 mod panel;
 mod parallel;

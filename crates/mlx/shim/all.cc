@@ -4,5 +4,6 @@
 #include "eval.cc"
 #include "fast.cc"
 #include "kernel.cc"
+#include "metal.cc"
 #include "ops.cc"
 #include "streams.cc"

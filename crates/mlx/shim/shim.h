@@ -16,6 +16,8 @@ using mx::array;
 enum class Dtype : std::uint8_t;
 struct Kernel;
 struct OutputSpec;
+struct MetalSource;
+struct MetalTemplateArg;
 
 // A growing list of arrays.
 struct Arrays {
@@ -164,5 +166,17 @@ std::unique_ptr<Arrays> quantize(const array& w, std::int32_t group_size, std::i
 std::optional<size_t> kernel_allocates(const array& a);
 std::unique_ptr<Arrays> apply_kernel(
     rust::Box<Kernel> kernel, const Arrays& inputs, rust::Slice<const OutputSpec> outputs, Ints shared);
+
+// metal.cc
+// Whether this build of MLX runs on Metal, and there is a GPU.
+bool metal_available();
+// `threads` are those of the whole grid, and those of a threadgroup.
+std::unique_ptr<Arrays> metal_launch(
+    const MetalSource& kernel, const Arrays& inputs, rust::Slice<const OutputSpec> outputs,
+    rust::Slice<const MetalTemplateArg> template_args, Ints threads);
+// The source that MLX would compile for this launch.
+rust::String metal_text(
+    const MetalSource& kernel, const Arrays& inputs, rust::Slice<const OutputSpec> outputs,
+    rust::Slice<const MetalTemplateArg> template_args, Ints threads);
 
 }  // namespace lanner

@@ -8,7 +8,7 @@ pub use ffi::*;
 #[cxx::bridge(namespace = "lanner")]
 mod ffi {
     /// Element type of an array.
-    #[derive(Debug)]
+    #[derive(Debug, Hash)]
     enum Dtype {
         Bool,
         Uint8,
@@ -39,8 +39,34 @@ mod ffi {
     }
 
     /// Shape and type of one output of a kernel.
+    #[derive(Clone)]
     struct OutputSpec {
         shape: Vec<i32>,
+        dtype: Dtype,
+    }
+
+    /// A kernel in Metal's language; names are separated by spaces.
+    struct MetalSource<'a> {
+        name: &'a str,
+        inputs: &'a str,
+        outputs: &'a str,
+        header: &'a str,
+        body: &'a str,
+    }
+
+    /// What a template argument of a kernel is.
+    #[derive(Debug)]
+    enum MetalKind {
+        Int,
+        Bool,
+        Type,
+    }
+
+    /// A template argument of a kernel: a number, or a type.
+    struct MetalTemplateArg<'a> {
+        name: &'a str,
+        kind: MetalKind,
+        value: i32,
         dtype: Dtype,
     }
 
@@ -228,6 +254,24 @@ mod ffi {
             outputs: &[OutputSpec],
             shared: &[i32],
         ) -> Result<UniquePtr<Arrays>>;
+
+        // metal.cc
+        fn metal_available() -> Result<bool>;
+        /// `threads` are those of the whole grid, and those of a threadgroup.
+        fn metal_launch(
+            kernel: &MetalSource,
+            inputs: &Arrays,
+            outputs: &[OutputSpec],
+            template_args: &[MetalTemplateArg],
+            threads: &[i32],
+        ) -> Result<UniquePtr<Arrays>>;
+        fn metal_text(
+            kernel: &MetalSource,
+            inputs: &Arrays,
+            outputs: &[OutputSpec],
+            template_args: &[MetalTemplateArg],
+            threads: &[i32],
+        ) -> Result<String>;
     }
 }
 

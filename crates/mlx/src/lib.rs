@@ -23,6 +23,7 @@ pub mod fast;
 mod frozen;
 mod kernel;
 pub mod load;
+pub mod metal;
 mod ops;
 mod process;
 pub mod profile;

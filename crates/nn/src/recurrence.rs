@@ -154,10 +154,23 @@ impl Recurrence {
     /// the last `num_draft` tokens may be rewound.
     #[track_caller]
     pub fn causal_conv(&mut self, x: &Array, num_draft: i32, weight: &Array, silu: bool) -> Array {
+        self.with_past_inputs(x, num_draft, weight.dim(1), |past| causal_conv(x, weight, past, silu))
+    }
+
+    /// What `compute` makes of `x` and the inputs before it, `[width - 1, channels]`; it also
+    /// returns the inputs after `x`, of the same number.
+    #[track_caller]
+    pub(crate) fn with_past_inputs<R>(
+        &mut self,
+        x: &Array,
+        num_draft: i32,
+        width: i32,
+        compute: impl FnOnce(&Array) -> (R, Array),
+    ) -> R {
         self.commit_conv();
         let past = self.conv.take();
-        let past = past.unwrap_or_else(|| Array::zeros(&[weight.dim(1) - 1, x.dim(1)], x.dtype()));
-        let (out, next) = causal_conv(x, weight, &past, silu);
+        let past = past.unwrap_or_else(|| Array::zeros(&[width - 1, x.dim(1)], x.dtype()));
+        let (out, next) = compute(&past);
         if num_draft == 0 {
             self.conv = Some(next);
             return out;

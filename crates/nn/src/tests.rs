@@ -1,6 +1,7 @@
 //! Operations of the CPU back end against the MLX back end, which GPUs run: this tests both.
 
 mod layers;
+pub(crate) mod metal;
 mod row_calls;
 
 use mlx::{

@@ -4,4 +4,5 @@
 #![allow(clippy::unwrap_used)]
 
 mod arrays;
+mod metal;
 mod safetensors;

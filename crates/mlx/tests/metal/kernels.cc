@@ -13,7 +13,6 @@ struct BlockMMA;
 template <class, int...>
 struct BlockLoader;
 }  // namespace mlx::steel
-struct ulong2 { uint64_t x, y; };
 struct ulong3 { uint64_t x, y, z; };
 int64_t elem_to_loc(uint, const int*, const int64_t*, int);
 ulong2 elem_to_loc_broadcast(uint, const int*, const int64_t*, const int64_t*, int);

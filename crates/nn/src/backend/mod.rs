@@ -66,10 +66,10 @@ pub fn take_fallbacks() -> Vec<&'static str> {
     cuda::take_fallbacks()
 }
 
-/// How products of few rows are given to MLX's kernels on its GPU, so that a row's bits do not
-/// depend on other rows: a sentence for each kind of matrix that was tried since the last call.
+/// What was tried on MLX's GPU since the last call, a sentence each: how products of few rows are
+/// computed, so that a row's bits do not depend on other rows, and our kernels in place of MLX's.
 pub fn take_row_calls() -> Vec<String> {
-    mlx::take_row_calls()
+    [mlx::take_row_calls(), mlx::metal::take_report()].concat()
 }
 
 /// Chooses the device for this thread's operations from here on.

@@ -226,7 +226,7 @@ fn check_rows(run: impl Fn(bool, bool) -> Vec<Vec<Array>>, bound: f32) {
     }
 }
 
-fn core_attention(gated: bool, normed: bool, softmax: Softmax) -> CoreAttention {
+pub(super) fn core_attention(gated: bool, normed: bool, softmax: Softmax) -> CoreAttention {
     let rope = Rope { frequencies: vec![1.0, 0.3, 0.01], axes: vec![], pairs: RopePairs::Halves, scale: 1.2 };
     let attention = CoreAttention::new(4, 2, 16, rope).with_softmax(softmax);
     let attention = if normed { attention.with_qk_norm(norm(31, 16), norm(32, 16)) } else { attention };

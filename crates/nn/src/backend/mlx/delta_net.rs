@@ -2,11 +2,19 @@
 
 use mlx::{Array, Dtype, fast};
 
-use super::{batch::for_each_row, norm::normed, row_calls};
+use super::{
+    batch::for_each_row,
+    metal::{self, DeltaInputs},
+    norm::normed,
+    row_calls,
+};
 use crate::{DeltaNet, DeltaRow};
 
 #[track_caller]
 pub(crate) fn delta_net(net: &DeltaNet, qkv: &Array, [b, a]: [&Array; 2], rows: &mut [DeltaRow]) -> Array {
+    if metal::has_delta_inputs(net, qkv, [b, a]) {
+        return on_metal(net, qkv, [b, a], rows);
+    }
     let (heads, weights) = (net.heads, &net.weights);
     let dt = a.astype(Dtype::Float32) + &weights.dt_bias;
     let g = (dt.softplus() * &weights.neg_exp_a).exp();
@@ -24,8 +32,25 @@ pub(crate) fn delta_net(net: &DeltaNet, qkv: &Array, [b, a]: [&Array; 2], rows: 
     for_each_row(rows, |row| row.tokens, [qkv, &g, &b.sigmoid()], step)
 }
 
+/// [`delta_net`] with our kernel in front of the delta rule, in float32 until its outputs are
+/// rounded.
+#[track_caller]
+fn on_metal(net: &DeltaNet, qkv: &Array, gates: [&Array; 2], rows: &mut [DeltaRow]) -> Array {
+    let width = net.weights.conv1d.dim(1);
+    let step = |row: &mut DeltaRow, [x, b, a]: [Array; 3]| {
+        let inputs = |past: &Array| metal::delta_inputs(net, &x, past, [&b, &a]);
+        let DeltaInputs { qkv, decay, beta } = row.state.with_past_inputs(&x, row.num_draft, width, inputs);
+        let out = row.state.gated_delta(qkv.each_ref(), row.num_draft, &decay, &beta);
+        out.reshape(&[-1, net.heads.value_width()]).astype(x.dtype())
+    };
+    for_each_row(rows, |row| row.tokens, [qkv, gates[0], gates[1]], step)
+}
+
 #[track_caller]
 pub(crate) fn gated_delta([q, k, v]: [&Array; 3], g: &Array, beta: &Array, state: &Array) -> (Array, Array) {
+    if let Some(done) = metal::gated_delta([q, k, v], g, beta, state) {
+        return done;
+    }
     // More tokens are computed in chunks on GPUs, fewer one after another.
     const ONE_BY_ONE: i32 = 16;
     let tokens = k.dim(1);

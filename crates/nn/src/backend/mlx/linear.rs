@@ -2,24 +2,25 @@
 
 use mlx::{Array, Dtype, Result};
 
-use super::{norm::normed, row_calls};
-use crate::{Linear, Matrix, RmsNorm, storage::WeightStorage};
+use super::{metal::ProductInput, norm::normed, row_calls};
+use crate::{Linear, Matrix, Precision, RmsNorm, precision, storage::WeightStorage};
 
 #[track_caller]
 pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) -> Vec<Array> {
-    let x = normed(x, norm);
-    linears.iter().map(|layer| linear(&x, layer)).collect()
+    let input = ProductInput::new(normed(x, norm));
+    linears.iter().map(|layer| linear(&input, layer)).collect()
 }
 
 #[track_caller]
-pub(super) fn linear(x: &Array, layer: &Linear) -> Array {
+pub(super) fn linear(input: &ProductInput, layer: &Linear) -> Array {
     let weight = layer.weight.plain();
-    let out = row_calls::multiply(x, weight, |x| match weight {
+    let rounds = !layer.unrounded && precision() == Precision::Rounded;
+    let out = row_calls::multiply(input, weight, rounds, |x| match weight {
         Matrix::Dense(weight) => x.matmul(&weight.transpose(&[1, 0])),
         Matrix::Quantized(weight) => weight.matmul(x),
     });
     match &layer.bias {
-        Some(bias) => out + bias.astype(x.dtype()),
+        Some(bias) => out + bias.astype(input.x.dtype()),
         None => out,
     }
 }

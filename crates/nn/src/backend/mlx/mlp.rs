@@ -4,11 +4,19 @@ use std::f32::consts::PI;
 
 use mlx::Array;
 
-use super::{linear::linear, norm::normed, residual::add};
+use super::{
+    linear::linear,
+    metal::{self, ProductInput},
+    norm::normed,
+    residual::add,
+};
 use crate::{Activation, Linear, RmsNorm, residual::ResidualAdd};
 
 #[track_caller]
 pub(crate) fn gated(gate: &Array, up: &Array, activation: Activation) -> Array {
+    if let Some(done) = metal::gated(gate, up, activation) {
+        return done;
+    }
     match activation {
         Activation::Silu => gate * gate.sigmoid() * up,
         Activation::GeluTanh => {
@@ -31,8 +39,9 @@ pub(crate) fn feed_forward(
     activation: Activation,
     residual: Option<ResidualAdd>,
 ) -> Array {
-    let x = normed(x, norm);
-    let out = linear(&gated(&linear(&x, gate), &linear(&x, up), activation), down);
+    let input = ProductInput::new(normed(x, norm));
+    let inner = gated(&linear(&input, gate), &linear(&input, up), activation);
+    let out = linear(&ProductInput::new(inner), down);
     match residual {
         Some(residual) => add(residual, out),
         None => out,

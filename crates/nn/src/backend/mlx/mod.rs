@@ -1,5 +1,6 @@
 //! The MLX back end: operations made of MLX's own, for devices that we have no kernels for and as
-//! the reference that our kernels are tested against.
+//! the reference that our kernels are tested against. On Metal, kernels of ours take the place of
+//! some.
 
 mod attention;
 mod batch;
@@ -10,6 +11,7 @@ mod embedding;
 mod gelu;
 mod layer_norm;
 mod linear;
+pub(crate) mod metal;
 mod mlp;
 mod moe;
 mod norm;

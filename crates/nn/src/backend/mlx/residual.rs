@@ -4,6 +4,7 @@ use mlx::Array;
 
 use super::{
     linear::linear,
+    metal::{self, ProductInput},
     mlp::gated,
     norm::{normed, rms_norm},
 };
@@ -11,7 +12,7 @@ use crate::{Activation, Linear, RmsNorm, residual::ResidualAdd};
 
 #[track_caller]
 pub(crate) fn add_projected(residual: ResidualAdd, x: &Array, layer: &Linear) -> Array {
-    add(residual, linear(x, layer))
+    add(residual, linear(&ProductInput::new(x.clone()), layer))
 }
 
 #[track_caller]
@@ -22,9 +23,12 @@ pub(crate) fn add_gated_norm(
     norm: &RmsNorm,
     layer: &Linear,
 ) -> Array {
-    let per_head = x.reshape(&[x.dim(0), -1, norm.weight.dim(0)]);
-    let normed = rms_norm(&per_head, norm).reshape(x.shape());
-    add(residual, linear(&gated(gate, &normed, Activation::Silu), layer))
+    let normed = metal::gated_norm(x, gate, norm).unwrap_or_else(|| {
+        let per_head = x.reshape(&[x.dim(0), -1, norm.weight.dim(0)]);
+        let normed = rms_norm(&per_head, norm).reshape(x.shape());
+        gated(gate, &normed, Activation::Silu)
+    });
+    add(residual, linear(&ProductInput::new(normed), layer))
 }
 
 #[track_caller]
