@@ -10,6 +10,7 @@ pub use tiles::{TILE_FEATURES, TileFormat, TiledLayout};
 /// Sources of kernels by name.
 pub const KERNELS: &[(&str, &str)] = &[
     ("attention.cu", include_str!("../cuda/attention.cu")),
+    ("attention_any.cu", include_str!("../cuda/attention_any.cu")),
     ("attention_many.cu", include_str!("../cuda/attention_many.cu")),
     ("attention_prompt.cu", include_str!("../cuda/attention_prompt.cu")),
     ("delta.cu", include_str!("../cuda/delta.cu")),
@@ -78,6 +79,10 @@ pub const NAMES: &[&str] = &[
     "attend_few_256_16",
     "attend_many_256",
     "attend_prompt_256",
+    "attend_any",
+    "attend_any_split",
+    "rope",
+    "append_heads",
     "delta_64",
     "delta_128",
     "delta_inputs_64",

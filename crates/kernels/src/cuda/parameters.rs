@@ -278,6 +278,44 @@ pub struct HeadOutputs {
     pub padding: i32,
 }
 
+/// Queries of a block of threads of attention with heads of any size.
+pub const ANY_QUERIES: i32 = 16;
+
+/// Heads of any size: their numbers and sizes, and numbers from one value to the next. A cap of 0 is
+/// none.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct AnyHeads {
+    pub heads: i32,
+    pub kv_heads: i32,
+    pub dim: i32,
+    pub value_dim: i32,
+    pub value_stride: i32,
+    pub scale: f32,
+    pub cap: f32,
+}
+
+pub const fn any_shared(dim: usize, value_dim: usize) -> usize {
+    (256 * 16 + 8 * 16 + 6 * 16 + 16 * (dim + value_dim)) * 4
+}
+
+/// Rotations of heads; `axes` may be 0: each pair has the first.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Rotations {
+    pub x: u64,
+    pub positions: u64,
+    pub frequencies: u64,
+    pub axes: u64,
+    pub out: u64,
+    pub heads: i32,
+    pub dim: i32,
+    pub half: i32,
+    pub columns: i32,
+    pub adjacent: i32,
+    pub scale: f32,
+}
+
 /// How a gate becomes a factor: 0 is SiLU, 1 GELU's approximation with tanh, 2 gpt-oss's, whose
 /// gates and values are limited.
 #[derive(Clone, Copy, Debug)]

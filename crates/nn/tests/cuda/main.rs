@@ -7,6 +7,7 @@
 // A panic is the verdict of a test.
 #![allow(clippy::unwrap_used)]
 
+mod any_heads;
 mod device;
 mod emulation;
 mod experts;

@@ -4,15 +4,16 @@
 use kernels::{
     RopePairs,
     cuda::{
-        ATTENTION_PARTIAL, ATTENTION_QUAD, ATTENTION_SLICE, AttentionSpan, AttentionSpans, HeadArrays,
-        HeadOutputs, HeadSizes, HeadSpan, HeadSpans, OperationKind, SHORT_ATTENTION_BLOCKS, TokenAttention,
-        few_shared, many_queries, many_shared, prompt_queries, prompt_shared,
+        ATTENTION_PARTIAL, ATTENTION_QUAD, ATTENTION_SLICE, HeadArrays, HeadOutputs, HeadSizes, HeadSpan,
+        HeadSpans, OperationKind, SHORT_ATTENTION_BLOCKS, TokenAttention, few_shared, many_queries,
+        many_shared, prompt_queries, prompt_shared,
     },
 };
 use mlx::{Array, Dtype, cuda::Arguments};
 
 use super::{
     super::cpu,
+    attention::{Placed, ROWS, append_to, are_near, attend_rows, attention_spans, has_kernels, rope},
     launch::{
         counters, device, empty, fall_back, into_resident, is_f32, launch, resident, resident_f32,
         scratch_f32, zeros,
@@ -27,14 +28,10 @@ pub(crate) struct DeviceAttention {
     sinks: Option<Array>,
 }
 
-/// Sequences of a launch.
-const ROWS: usize = 64;
 /// Warps of a block of the kernel `heads`, each with a head.
 const HEAD_WARPS: usize = 8;
 /// Queries of a key head that a block of keys is given to a block of threads for.
 const FEW: i32 = 16;
-/// The largest angle that the kernels' sines are accurate for.
-const MAX_RADIANS: f32 = 1e6;
 
 /// See [`CoreAttention::forward`].
 #[track_caller]
@@ -44,13 +41,15 @@ pub(crate) fn core_attention(
     positions: &Array,
     rows: &mut [KvRow],
 ) -> Array {
-    if let Some(why) = unsupported(attention, q, positions, rows) {
+    if let Some(why) = unsupported(q, rows) {
         fall_back(why);
         return cpu::core_attention(attention, [q, k, v], positions, rows);
     }
+    if !has_own_kernels(attention, positions) {
+        return with_heads_of_any_size(attention, [q, k, v], positions, rows);
+    }
     let positions: Vec<i32> = positions.to_vec().unwrap_or_else(|e| panic!("{e}"));
-    let fastest = attention.rope.frequencies.iter().fold(0.0f32, |most, f| most.max(f.abs()));
-    if positions.iter().any(|&position| position as f32 * fastest > MAX_RADIANS) {
+    if !are_near(&positions, &attention.rope) {
         fall_back("rotations by more than a million radians");
         let host = Array::from_slice(&positions, &[positions.len() as i32]);
         return cpu::core_attention(attention, [q, k, v], &host, rows);
@@ -65,58 +64,82 @@ pub(crate) fn core_attention(
     out
 }
 
-fn unsupported(
-    attention: &CoreAttention,
-    q: &Array,
-    positions: &Array,
-    rows: &[KvRow],
-) -> Option<&'static str> {
-    if positions.ndim() != 1 {
-        return Some("attention of images, whose positions have several axes");
-    }
+/// Whether the faster kernels compute it.
+fn has_own_kernels(attention: &CoreAttention, positions: &Array) -> bool {
+    positions.ndim() == 1
+        && [64, 128, 256].contains(&attention.head_dim)
+        && attention.softmax.softcap.is_none()
+}
+
+fn unsupported(q: &Array, rows: &[KvRow]) -> Option<&'static str> {
     if !is_f32(q) || q.size() == 0 {
         return Some("attention in other types than float32");
-    }
-    if ![64, 128, 256].contains(&attention.head_dim) {
-        return Some("attention with heads of other sizes than 64, 128 and 256");
-    }
-    if attention.softmax.softcap.is_some() {
-        return Some("attention with capped scores");
     }
     rows.iter().any(|row| !row.images.is_empty()).then_some("attention inside images")
 }
 
-/// The buffers of a row, and its first token.
-struct Placed {
-    keys: Array,
-    values: Array,
-    start: i32,
-    tokens: i32,
-    past: i32,
-    /// Most keys that a query sees, its own included.
-    window: i32,
+/// The same by the kernels for heads of any size.
+#[track_caller]
+fn with_heads_of_any_size(
+    attention: &CoreAttention,
+    [q, k, v]: [&Array; 3],
+    positions: &Array,
+    rows: &mut [KvRow],
+) -> Array {
+    let CoreAttention { heads, kv_heads, head_dim: dim, .. } = *attention;
+    if !has_kernels(&[q, k, v], [dim, dim]) {
+        fall_back("attention with heads that are no multiple of 4");
+        return cpu::core_attention(attention, [q, k, v], positions, rows);
+    }
+    // Rows of all arrays begin on the device.
+    let [all_q, k, v] = [q, k, v].map(|array| resident(array).into_owned());
+    let split = |x: &Array, heads| x.reshape(&[-1, heads, dim]);
+    let q = match attention.output_gate {
+        true => all_q.reshape(&[-1, heads, 2 * dim]).slice(-1, 0, dim),
+        false => split(&all_q, heads),
+    };
+    let (mut q, mut k, v) = (q, split(&k, kv_heads), split(&v, kv_heads));
+    if let Some([q_norm, k_norm]) = &attention.qk_norm {
+        (q, k) = (q_norm.forward(&q), k_norm.forward(&k));
+    }
+    if !attention.rope.frequencies.is_empty() {
+        [q, k] = [q, k].map(|x| rope(&x, positions, &attention.rope));
+    }
+    let (q, out) = (resident(&q).into_owned(), empty(&[q.dim(0), heads * dim]));
+    let (outputs, mut start) = (head_outputs(attention, &all_q), 0);
+    for rows in rows.chunks_mut(ROWS) {
+        let placed = place(attention, rows, start);
+        for row in &placed {
+            let own = |x: &Array| x.slice(0, row.start, row.start + row.tokens);
+            append_to(&row.keys, &own(&k), row.past);
+            append_to(&row.values, &own(&v), row.past);
+            start += row.tokens;
+        }
+        let all: Vec<&Placed> = placed.iter().collect();
+        attend_rows(&q, &all, dim, &attention.softmax, outputs, &out);
+        put_back(rows, placed);
+    }
+    out
 }
 
-impl Placed {
-    /// Tokens before those that the row's first query sees.
-    fn hidden(&self) -> i32 {
-        (self.past + 1 - self.window).max(0)
-    }
+/// The buffers of rows, with room for their tokens, which begin at `start`.
+#[track_caller]
+fn place(attention: &CoreAttention, rows: &mut [KvRow], mut start: i32) -> Vec<Placed> {
+    let place = |row: &mut KvRow| {
+        let (tokens, past) = (row.tokens, row.past);
+        let buffers = row.reserve(attention.kv_heads, attention.head_dim, Dtype::Float32);
+        let [keys, values] = buffers.map(into_resident);
+        start += tokens;
+        let window = row.window.unwrap_or(i32::MAX);
+        Placed { keys, values, start: start - tokens, tokens, past, window }
+    };
+    rows.iter_mut().map(place).collect()
+}
 
-    /// Whole blocks of them, in tokens: kernels get the buffers from there on.
-    fn skipped(&self) -> i32 {
-        self.hidden() / KEY_BLOCK * KEY_BLOCK
-    }
-
-    /// Tokens that kernels get, the row's own included.
-    fn length(&self) -> i32 {
-        self.past + self.tokens - self.skipped()
-    }
-
-    /// The addresses of those tokens' keys and values.
-    fn buffers(&self) -> [u64; 2] {
-        let offset = self.skipped() as u64 * self.keys.dim(2) as u64 * size_of::<f32>() as u64;
-        [&self.keys, &self.values].map(|buffer| buffer.device_address() + offset)
+fn put_back(rows: &mut [KvRow], placed: Vec<Placed>) {
+    for (row, Placed { keys, values, .. }) in rows.iter_mut().zip(placed) {
+        row.keys.refill(Some(keys));
+        row.values.refill(Some(values));
     }
 }
 
@@ -130,16 +153,8 @@ fn some_rows(
     rows: &mut [KvRow],
     out: &Array,
 ) -> i32 {
-    let mut end = start;
-    let mut placed = vec![];
-    for row in rows.iter_mut() {
-        let (tokens, past) = (row.tokens, row.past);
-        let buffers = row.reserve(attention.kv_heads, attention.head_dim, Dtype::Float32);
-        let [keys, values] = buffers.map(into_resident);
-        let window = row.window.unwrap_or(i32::MAX);
-        placed.push(Placed { keys, values, start: end, tokens, past, window });
-        end += tokens;
-    }
+    let placed = place(attention, rows, start);
+    let end = start + placed.iter().map(|row| row.tokens).sum::<i32>();
     let group = attention.heads / attention.kv_heads;
     let outputs = head_outputs(attention, qkv[0]);
     if qkv[0].dim(0) == 1 && group <= FEW && persistent::is_allowed() {
@@ -152,10 +167,7 @@ fn some_rows(
         attend_few(attention, &queries, &few, outputs, out);
         attend_many(attention, &queries, &many, outputs, out);
     }
-    for (row, Placed { keys, values, .. }) in rows.iter_mut().zip(placed) {
-        row.keys.refill(Some(keys));
-        row.values.refill(Some(values));
-    }
+    put_back(rows, placed);
     end
 }
 
@@ -241,37 +253,6 @@ fn rotate_and_append(
 /// Numbers from one query head to the next.
 fn query_stride(attention: &CoreAttention) -> i32 {
     if attention.output_gate { 2 * attention.head_dim } else { attention.head_dim }
-}
-
-/// Rows as kernels take them; each has `chunks` blocks of threads of its own.
-fn attention_spans(rows: &[&Placed], chunks: impl Fn(&Placed) -> i32) -> (AttentionSpans, i32) {
-    let none = AttentionSpan {
-        keys: 0,
-        values: 0,
-        start: 0,
-        tokens: 0,
-        length: 0,
-        capacity: 0,
-        first_chunk: 0,
-        window: i32::MAX,
-    };
-    let mut spans = AttentionSpans { spans: [none; ROWS], count: rows.len() as i32, padding: 0 };
-    let mut first_chunk = 0;
-    for (span, row) in spans.spans.iter_mut().zip(rows) {
-        let [keys, values] = row.buffers();
-        *span = AttentionSpan {
-            keys,
-            values,
-            start: row.start,
-            tokens: row.tokens,
-            length: row.length(),
-            capacity: row.keys.dim(1),
-            first_chunk,
-            window: row.window,
-        };
-        first_chunk += chunks(row);
-    }
-    (spans, first_chunk)
 }
 
 #[track_caller]

@@ -3,6 +3,7 @@
 //! Arrays that kernels read are brought to the device, and stay there. What has no kernel is the
 //! CPU back end's, on copies in the host's memory; each such operation is reported once.
 
+mod attention;
 mod core_attention;
 mod delta_net;
 mod delta_state;
@@ -24,6 +25,7 @@ mod skinny;
 mod softcap;
 
 pub(crate) use self::{
+    attention::{append_kv, attend, attend_cached, attend_latent, rope},
     core_attention::{DeviceAttention, core_attention},
     delta_net::delta_net,
     delta_state::{DeviceDeltaNet, DeviceDraft, DeviceHeads, commit},
@@ -46,6 +48,5 @@ pub use self::{
     sample::{AllowedTokens, TokenDraw, TokenList, sample_tokens},
 };
 pub(crate) use super::cpu::{
-    append_kv, attend, attend_both_ways, attend_cached, attend_latent, attend_together, causal_conv,
-    gated_delta, gelu, layer_norm, quantize, rope, top_k,
+    attend_both_ways, attend_together, causal_conv, gated_delta, gelu, layer_norm, quantize, top_k,
 };
