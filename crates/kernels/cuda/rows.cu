@@ -40,6 +40,26 @@ extern "C" __global__ void __launch_bounds__(256) arithmetic(Operand a, Operand 
     out[i] = operation == 0 ? x + y : operation == 1 ? x - y : operation == 2 ? x * y : x / y;
 }
 
+// A causal convolution of channels by themselves, and the inputs after it. x, out: [tokens][channels]; weight
+// [channels][width]; past and next: [width - 1][channels]. Grid: channels / 256, rounded up, tokens or 1; 256 threads.
+extern "C" __global__ void __launch_bounds__(256)
+    causal_conv(const float* x, const float* weight, const float* past, float* out, float* next, int tokens, int channels,
+                int width, int silu_after) {
+    launch_dependents();
+    wait_for_previous();
+    const int channel = blockIdx.x * 256 + threadIdx.x, before = width - 1;
+    if (channel >= channels) return;
+    auto input = [&](int i) {
+        return i < before ? past[(size_t)i * channels + channel] : x[(size_t)(i - before) * channels + channel];
+    };
+    const int token = blockIdx.y;
+    float sum = 0;
+    for (int j = 0; j < width; j++) sum = __fmaf_rn(input(token + j), weight[(size_t)channel * width + j], sum);
+    out[(size_t)token * channels + channel] = silu_after ? silu(sum) : sum;
+    if (token > 0) return;
+    for (int i = 0; i < before; i++) next[(size_t)i * channels + channel] = input(tokens + i);
+}
+
 // out = cap * tanh(x / cap). Grid: numbers / 256, rounded up; 256 threads.
 extern "C" __global__ void __launch_bounds__(256) softcap(const float* x, float* out, int count, float cap) {
     launch_dependents();

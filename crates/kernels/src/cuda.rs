@@ -126,6 +126,7 @@ pub const NAMES: &[&str] = &[
     "rms_norm",
     "arithmetic",
     "softcap",
+    "causal_conv",
     "embed_4",
     "embed_8",
     "embed_mxfp4",

@@ -42,7 +42,7 @@ pub use backend::{
         AllowedTokens, KernelOptions, TokenDraw, TokenList, allow_persistent_kernel, allow_warpgroups,
         kernel_logs, sample_tokens, set_kernel_options,
     },
-    take_fallbacks, take_row_calls, use_cuda, use_gpu, use_shapes_only,
+    placed, take_fallbacks, take_row_calls, use_cuda, use_gpu, use_shapes_only,
 };
 pub use core_attention::{CoreAttention, KvRow};
 pub use delta_net::{DeltaHeads, DeltaNet, DeltaRow, DeltaWeights};

@@ -4,7 +4,7 @@
 //! Reference: transformers `lfm2`, `lfm2_moe`, `lfm2_vl`.
 
 use mlx::Array;
-use nn::{Activation, Linear, Residual, RopePairs};
+use nn::{Activation, Linear, Residual, RopePairs, placed};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -189,9 +189,9 @@ impl ShortConv {
         let hidden = c.base.hidden_size;
         Ok(ShortConv {
             in_proj: w.linear_with("in_proj", 3 * hidden, hidden, c.conv_bias)?,
-            conv: w.conv1d("conv", hidden, c.conv_l_cache)?,
+            conv: placed(w.conv1d("conv", hidden, c.conv_l_cache)?),
             conv_bias: match c.conv_bias {
-                true => Some(w.cast(w.float_tensor("conv.bias", &[hidden])?)),
+                true => Some(placed(w.cast(w.float_tensor("conv.bias", &[hidden])?))),
                 false => None,
             },
             out_proj: w.linear_with("out_proj", hidden, hidden, c.conv_bias)?,

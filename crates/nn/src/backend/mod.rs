@@ -11,6 +11,8 @@ pub(crate) mod mlx;
 
 use std::cell::Cell;
 
+use ::mlx::Array;
+
 /// The implementation of a thread's operations.
 #[derive(Clone, Copy)]
 pub(crate) enum Backend {
@@ -57,6 +59,16 @@ pub(crate) fn zeros(shape: &[i32], dtype: ::mlx::Dtype) -> ::mlx::Array {
     match Backend::current() {
         Backend::Cuda => cuda::zeros(shape, dtype),
         Backend::Cpu | Backend::Mlx => ::mlx::Array::zeros(shape, dtype),
+    }
+}
+
+/// A layer's array of numbers where the thread's operations read it: in an NVIDIA GPU's memory as
+/// float32, else as it is.
+#[track_caller]
+pub fn placed(array: Array) -> Array {
+    match Backend::current() {
+        Backend::Cuda => cuda::placed(array),
+        Backend::Cpu | Backend::Mlx => array,
     }
 }
 

@@ -135,3 +135,27 @@ fn delta_net_of_single_tokens_matches_the_cpu() {
         run(64, &[&step, &step])
     });
 }
+
+/// Steps with drafts of which some are dropped.
+#[test]
+fn convolutions_of_steps_and_drafts_match_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for (channels, width, silu) in [(300, 3, false), (64, 4, true), (8, 2, false)] {
+        check(&format!("a convolution of {width} inputs, {channels} channels"), || {
+            let (weight, mut state, mut outs) = (array(1, &[channels, width]), Recurrence::default(), vec![]);
+            for (i, (tokens, drafted, dropped)) in
+                [(5, 0, 0), (1, 0, 0), (4, 3, 2), (1, 0, 0), (40, 3, 3), (2, 1, 0), (3, 0, 0)]
+                    .into_iter()
+                    .enumerate()
+            {
+                let x = array(2 + i as u64, &[tokens, channels]);
+                outs.push(bits(&state.causal_conv(&x, drafted, &weight, silu)));
+                state.rewind(dropped);
+            }
+            outs.push(bits(state.committed().arrays()[0].unwrap()));
+            outs
+        });
+    }
+}

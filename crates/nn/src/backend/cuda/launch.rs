@@ -39,6 +39,12 @@ pub(super) fn resident_f32(array: &Array) -> Cow<'_, Array> {
     }
 }
 
+/// See [`placed`](crate::placed).
+#[track_caller]
+pub(crate) fn placed(array: Array) -> Array {
+    resident_f32(&array).into_owned()
+}
+
 /// Uninitialised memory on the device that operations queued before its end may use.
 #[track_caller]
 pub(super) fn scratch(bytes: usize) -> Buffer {

@@ -4,6 +4,7 @@
 //! CPU back end's, on copies in the host's memory; each such operation is reported once.
 
 mod attention;
+mod conv;
 mod core_attention;
 mod delta_net;
 mod delta_state;
@@ -26,12 +27,13 @@ mod softcap;
 
 pub(crate) use self::{
     attention::{append_kv, attend, attend_cached, attend_latent, rope},
+    conv::causal_conv,
     core_attention::{DeviceAttention, core_attention},
     delta_net::delta_net,
     delta_state::{DeviceDeltaNet, DeviceDraft, DeviceHeads, commit},
     experts::{expert_outputs, grouped_linear, prepack_stack},
     floats::place_unrounded,
-    launch::{take_fallbacks, zeros},
+    launch::{placed, take_fallbacks, zeros},
     linear::{check_token_ids, prepack, project, rows},
     matrix::DeviceMatrix,
     mlp::{feed_forward, gated},
@@ -48,5 +50,5 @@ pub use self::{
     sample::{AllowedTokens, TokenDraw, TokenList, sample_tokens},
 };
 pub(crate) use super::cpu::{
-    attend_both_ways, attend_together, causal_conv, gated_delta, gelu, layer_norm, quantize, top_k,
+    attend_both_ways, attend_together, gated_delta, gelu, layer_norm, quantize, top_k,
 };
