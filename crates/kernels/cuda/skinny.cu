@@ -28,7 +28,7 @@ constexpr int OPEN_TILES = 4;
 // passes each tile of a CTA 256 more for each set.
 constexpr int skinny_shared(int bits, int warps, int depth, int sets, int segments, int rows) {
     return warps * depth * block_bytes(bits) + OPEN_TILES * segments * sets * 64 * 4 +
-           segments * GROUPS * rows * (128 + 8) + (warps * depth + 1) * 8 + OPEN_TILES * 4 + 256;
+           segments * GROUPS * rows * (128 + 8) + (warps * depth + segments) * 8 + OPEN_TILES * 4 + 256;
 }
 
 // acc = the products of 16 features and a segment of the rows, which lie `stride` apart: of the lane's features g and
@@ -69,7 +69,7 @@ __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restri
     uint4* inputs = (uint4*)(partial + OPEN_TILES * most * SETS * 32);
     float2* input_steps = (float2*)(inputs + most * GROUPS * rows * 8);
     u64* barriers = (u64*)(input_steps + most * GROUPS * rows);
-    u32* arrived = (u32*)(barriers + WARPS * DEPTH + 1);
+    u32* arrived = (u32*)(barriers + WARPS * DEPTH + most);
     // A row in float32, or totals of several passes.
     void* rest = (void*)(((size_t)(arrived + OPEN_TILES) + 15) & ~(size_t)15);
 
@@ -79,12 +79,13 @@ __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restri
     unsigned char* own_ring = ring + warp * DEPTH * BLOCK;
     const u32 ring_address = shared_address(own_ring);
     const u32 barrier_address = shared_address(barriers + warp * DEPTH);
-    const u32 inputs_barrier = shared_address(barriers + WARPS * DEPTH);
+    // Of each segment of a pass.
+    const u32 input_barriers = shared_address(barriers + WARPS * DEPTH);
     const u64 policy = evict_first();
 
     if (lane == 0) {
         for (int slot = 0; slot < DEPTH; slot++) barrier_init(barrier_address + slot * 8, 1);
-        if (warp == 0) barrier_init(inputs_barrier, 1);
+        for (int i = warp; i < most && !ROW; i += WARPS) barrier_init(input_barriers + i * 8, 1);
         barrier_fence();
     }
     if (threadIdx.x < OPEN_TILES) arrived[threadIdx.x] = 0;
@@ -105,7 +106,7 @@ __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restri
     };
     if (!ROW) {
         fill_ring();
-        // All warps use the barrier of inputs.
+        // All warps use the barriers of inputs.
         __syncthreads();
     }
     OwnInputs own_inputs;
@@ -126,30 +127,34 @@ __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restri
     for (int first = 0; first < segments; first += most) {
         const int count = ROW ? segments : min(most, segments - first), end = own_tiles * (first + count);
         if (!ROW) {
-            // The previous pass has read its inputs.
-            if (first) __syncthreads();
-            if (first && threadIdx.x < OPEN_TILES) arrived[threadIdx.x] = 0;
-            // Rows lie apart, unless a pass is all of them.
-            const u32 bytes = count * GROUPS * 128, step_bytes = count * GROUPS * rows * 8;
+            if (first) {
+                // The previous pass has read its inputs.
+                __syncthreads();
+                if (threadIdx.x < OPEN_TILES) arrived[threadIdx.x] = 0;
+                __syncthreads();
+            }
+            // Segment by segment: warps start as soon as theirs is there.
+            constexpr u32 BYTES = GROUPS * 128;
+            const u32 step_bytes = GROUPS * rows * 8, row_bytes = count * BYTES;
             const u64 keep = evict_last();
-            if (threadIdx.x == 0) {
-                barrier_expect(inputs_barrier, bytes * rows + step_bytes);
-                bulk_copy(shared_address(input_steps), steps + first * GROUPS * rows, step_bytes, inputs_barrier, keep);
-            }
-            if (lane == 0) {
-                for (int row = warp; row < rows; row += WARPS) {
-                    const uint4* own = x + ((size_t)row * segments + first) * GROUPS * 8;
-                    bulk_copy(shared_address(inputs) + row * bytes, own, bytes, inputs_barrier, keep);
+            for (int i = warp; i < count && lane < rows; i += WARPS) {
+                const u32 barrier = input_barriers + i * 8;
+                if (lane == 0) {
+                    barrier_expect(barrier, BYTES * rows + step_bytes);
+                    bulk_copy(shared_address(input_steps) + i * step_bytes, steps + (first + i) * GROUPS * rows, step_bytes,
+                              barrier, keep);
                 }
+                const uint4* own = x + ((size_t)lane * segments + first + i) * GROUPS * 8;
+                bulk_copy(shared_address(inputs) + lane * row_bytes + i * BYTES, own, BYTES, barrier, keep);
             }
-            barrier_wait(inputs_barrier, first / most & 1);
-            __syncthreads();
+            __syncwarp();
         }
         // Of a pass.
         int tile = (job - own_tiles * first) / count, segment = (job - own_tiles * first) % count;
         for (; job < end; job += WARPS) {
             float2 acc[SETS];
             barrier_wait(barrier_address + slot * 8, parity);
+            if (!ROW) barrier_wait(input_barriers + segment * 8, first / most & 1);
             multiply_segment<BITS, SETS>(acc, own_ring + slot * BLOCK, inputs + segment * GROUPS * 8,
                                          input_steps + segment * GROUPS * rows, count * GROUPS * 8, rows);
             __syncwarp();

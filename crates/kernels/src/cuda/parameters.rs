@@ -459,7 +459,7 @@ pub const fn skinny_shared(
     warps * depth * block_bytes(bits)
         + 4 * segments * sets * 64 * 4
         + segments * 8 * rows * (128 + 8)
-        + (warps * depth + 1) * 8
+        + (warps * depth + segments) * 8
         + 4 * 4
         + 256
 }
