@@ -3,36 +3,34 @@
 // that they see, one after another; or a block of them, and the last CTA merges all blocks.
 #include "attention.cuh"
 
-constexpr int ANY_ROWS = 16;
-
 // Sizes of heads, and numbers from one value to the next. A cap of 0 is none.
 struct AnyHeads {
     int heads, kv_heads, dim, value_dim, value_stride;
     float scale, cap;
 };
 
+// In shared memory, of ROWS queries; the queries and sums follow.
+template <int ROWS>
 struct AnyShared {
-    __align__(16) float weights[KEY_BLOCK][ANY_ROWS];
-    float maxima[8][ANY_ROWS], largest[ANY_ROWS], totals[ANY_ROWS];
+    __align__(16) float weights[KEY_BLOCK][ROWS];
+    float maxima[8][ROWS], largest[ROWS], totals[ROWS];
     // Factors that merge a block, or those of sums beside a sink; the largest score and the sum so far.
-    float before[ANY_ROWS], now[ANY_ROWS], most[ANY_ROWS], all[ANY_ROWS];
+    float before[ROWS], now[ROWS], most[ROWS], all[ROWS];
 };
 
-// Shared memory in bytes: queries and sums follow.
-constexpr int any_shared(int dim, int value_dim) { return (int)sizeof(AnyShared) + ANY_ROWS * (dim + value_dim) * 4; }
-
 // The queries `first` and following of a key head, by 256 threads.
+template <int ROWS>
 struct AnyChunk {
-    AnyShared& shared;
+    AnyShared<ROWS>& shared;
     const AttentionRow& row;
     const AnyHeads& sizes;
     int head, first, group;
 
     __device__ __forceinline__ float* queries() const { return (float*)(&shared + 1); }
-    __device__ __forceinline__ float* sums() const { return queries() + ANY_ROWS * sizes.dim; }
+    __device__ __forceinline__ float* sums() const { return queries() + ROWS * sizes.dim; }
 
     __device__ __forceinline__ void load(const float* q) const {
-        for (int i = threadIdx.x; i < ANY_ROWS * sizes.dim; i += 256) {
+        for (int i = threadIdx.x; i < ROWS * sizes.dim; i += 256) {
             const int r = first + i / sizes.dim, token = r / group;
             float value = 0;
             if (token < row.tokens) {
@@ -41,8 +39,8 @@ struct AnyChunk {
             }
             queries()[i] = value;
         }
-        for (int i = threadIdx.x; i < ANY_ROWS * sizes.value_dim; i += 256) sums()[i] = 0;
-        if (threadIdx.x < ANY_ROWS) shared.most[threadIdx.x] = -INFINITY, shared.all[threadIdx.x] = 0;
+        for (int i = threadIdx.x; i < ROWS * sizes.value_dim; i += 256) sums()[i] = 0;
+        if (threadIdx.x < ROWS) shared.most[threadIdx.x] = -INFINITY, shared.all[threadIdx.x] = 0;
         __syncthreads();
     }
 
@@ -50,26 +48,35 @@ struct AnyChunk {
     // each key.
     __device__ __forceinline__ void score(int base, int count) const {
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
-        float score[ANY_ROWS];
+        float score[ROWS];
 #pragma unroll
-        for (int r = 0; r < ANY_ROWS; r++) score[r] = 0;
+        for (int r = 0; r < ROWS; r++) score[r] = 0;
         if (thread < count) {
             const float* key = row.keys + ((size_t)head * row.capacity + base + thread) * sizes.dim;
+            constexpr int TOGETHER = ROWS == 4 ? 4 : 1;
 #pragma unroll 1
-            for (int at = 0; at < sizes.dim; at += 4) {
-                const float4 own = *(const float4*)(key + at);
+            for (int from = 0; from < sizes.dim; from += TOGETHER * 4) {
+                float4 own[TOGETHER];
 #pragma unroll
-                for (int r = 0; r < ANY_ROWS; r++) {
-                    const float4 x = *(const float4*)(queries() + r * sizes.dim + at);
-                    score[r] = __fmaf_rn(x.x, own.x, score[r]);
-                    score[r] = __fmaf_rn(x.y, own.y, score[r]);
-                    score[r] = __fmaf_rn(x.z, own.z, score[r]);
-                    score[r] = __fmaf_rn(x.w, own.w, score[r]);
+                for (int i = 0; i < TOGETHER; i++) {
+                    if (from + i * 4 < sizes.dim) own[i] = *(const float4*)(key + from + i * 4);
+                }
+#pragma unroll
+                for (int i = 0; i < TOGETHER; i++) {
+                    if (from + i * 4 >= sizes.dim) break;
+#pragma unroll
+                    for (int r = 0; r < ROWS; r++) {
+                        const float4 x = *(const float4*)(queries() + r * sizes.dim + from + i * 4);
+                        score[r] = __fmaf_rn(x.x, own[i].x, score[r]);
+                        score[r] = __fmaf_rn(x.y, own[i].y, score[r]);
+                        score[r] = __fmaf_rn(x.z, own[i].z, score[r]);
+                        score[r] = __fmaf_rn(x.w, own[i].w, score[r]);
+                    }
                 }
             }
         }
 #pragma unroll
-        for (int r = 0; r < ANY_ROWS; r++) {
+        for (int r = 0; r < ROWS; r++) {
             const int end = min(visible_keys(row, first + r, group, base), count);
             const bool seen = thread >= hidden_keys(row, first + r, group, base) && thread < end;
             score[r] = score[r] * sizes.scale;
@@ -80,7 +87,7 @@ struct AnyChunk {
         }
         __syncthreads();
 #pragma unroll
-        for (int r = 0; r < ANY_ROWS; r++) {
+        for (int r = 0; r < ROWS; r++) {
             float most = shared.maxima[0][r];
 #pragma unroll
             for (int w = 1; w < 8; w++) most = shared.maxima[w][r] > most ? shared.maxima[w][r] : most;
@@ -88,31 +95,34 @@ struct AnyChunk {
             if (thread == 0) shared.largest[r] = most;
         }
         __syncthreads();
-        // Half a warp for each query: every 16th key, then a tree.
-        float sum = 0;
-        for (int i = lane & 15; i < KEY_BLOCK; i += 16) sum = sum + shared.weights[i][thread / 16];
-        sum = reduce_16(sum);
-        if ((lane & 15) == 0) shared.totals[thread / 16] = sum;
+        // Half a warp for each query, always whole warps: every 16th key, then a tree.
+        if (thread < ROWS * 16) {
+            float sum = 0;
+            for (int i = lane & 15; i < KEY_BLOCK; i += 16) sum = sum + shared.weights[i][thread / 16];
+            sum = reduce_16(sum);
+            if ((lane & 15) == 0) shared.totals[thread / 16] = sum;
+        }
         __syncthreads();
     }
 
     // The block's values, weighted: `write` takes the sum of a query and column.
     template <class Write>
     __device__ __forceinline__ void add_values(int base, int count, const Write& write) const {
+        constexpr int KEYS_AHEAD = ROWS == 4 ? 8 : 4;
         const int start = max(hidden_keys(row, first, group, base), 0);
         const float* values = row.values + ((size_t)head * row.capacity + base) * sizes.value_stride;
         for (int column = threadIdx.x; column < sizes.value_dim; column += 256) {
-            float own[ANY_ROWS];
+            float own[ROWS];
 #pragma unroll
-            for (int r = 0; r < ANY_ROWS; r++) own[r] = 0;
-#pragma unroll 4
+            for (int r = 0; r < ROWS; r++) own[r] = 0;
+#pragma unroll KEYS_AHEAD
             for (int k = start; k < count; k++) {
                 const float value = values[(size_t)k * sizes.value_stride + column];
 #pragma unroll
-                for (int r = 0; r < ANY_ROWS; r++) own[r] = __fmaf_rn(shared.weights[k][r], value, own[r]);
+                for (int r = 0; r < ROWS; r++) own[r] = __fmaf_rn(shared.weights[k][r], value, own[r]);
             }
 #pragma unroll
-            for (int r = 0; r < ANY_ROWS; r++) write(r, column, own[r]);
+            for (int r = 0; r < ROWS; r++) write(r, column, own[r]);
         }
     }
 
@@ -135,12 +145,12 @@ struct AnyChunk {
     __device__ __forceinline__ void write(float* out, const HeadOutputs& outputs) const {
         const int thread = threadIdx.x;
         __syncthreads();
-        if (thread < ANY_ROWS) {
+        if (thread < ROWS) {
             const int own = head * group + (first + thread) % group;
             shared.now[thread] = outputs.add_sink(shared.all[thread], shared.most[thread], own);
         }
         __syncthreads();
-        for (int i = thread; i < ANY_ROWS * sizes.value_dim; i += 256) {
+        for (int i = thread; i < ROWS * sizes.value_dim; i += 256) {
             const int r = i / sizes.value_dim, column = i % sizes.value_dim, token = (first + r) / group;
             if (token >= row.tokens) break;
             const size_t to = (size_t)(row.start + token) * sizes.heads + head * group + (first + r) % group;
@@ -150,24 +160,24 @@ struct AnyChunk {
 };
 
 // Grid: kv_heads, chunks of all sequences; 256 threads.
-extern "C" __global__ void __launch_bounds__(256)
-    attend_any(const __grid_constant__ AttentionRows rows, const float* q, float* out,
-               const __grid_constant__ AnyHeads sizes, const __grid_constant__ HeadOutputs outputs) {
+template <int ROWS>
+__device__ __forceinline__ void attend_any(const AttentionRows& rows, const float* q, float* out, const AnyHeads& sizes,
+                                           const HeadOutputs& outputs) {
     DYNAMIC_SHARED(memory);
     launch_dependents();
     wait_for_previous();
     // The last chunks see most keys: they start first.
     const int index = gridDim.y - 1 - blockIdx.y, group = sizes.heads / sizes.kv_heads;
     const AttentionRow& row = row_of_chunk(rows, index);
-    const int first = (index - row.first_chunk) * ANY_ROWS;
-    const AnyChunk chunk = {*(AnyShared*)memory, row, sizes, (int)blockIdx.x, first, group};
-    const int end = visible_keys(row, min(first + ANY_ROWS, row.tokens * group) - 1, group, 0);
+    const int first = (index - row.first_chunk) * ROWS;
+    const AnyChunk<ROWS> chunk = {*(AnyShared<ROWS>*)memory, row, sizes, (int)blockIdx.x, first, group};
+    const int end = visible_keys(row, min(first + ROWS, row.tokens * group) - 1, group, 0);
     chunk.load(q);
 #pragma unroll 1
     for (int base = first_block(row, first, group); base < end; base += KEY_BLOCK) {
         const int count = min(KEY_BLOCK, end - base), r = threadIdx.x;
         chunk.score(base, count);
-        if (r < ANY_ROWS) chunk.merge(r, base, chunk.shared.largest[r], chunk.shared.totals[r]);
+        if (r < ROWS) chunk.merge(r, base, chunk.shared.largest[r], chunk.shared.totals[r]);
         __syncthreads();
         chunk.add_values(base, count, [&](int r, int column, float sum) { chunk.add(r, column, sum); });
         __syncthreads();
@@ -175,30 +185,30 @@ extern "C" __global__ void __launch_bounds__(256)
     chunk.write(out, outputs);
 }
 
-// partials [chunks * kv_heads][blocks][ANY_ROWS][value_dim + 2]; arrived [chunks * kv_heads], zero before and afterwards.
+// partials [chunks * kv_heads][blocks][ROWS][value_dim + 2]; arrived [chunks * kv_heads], zero before and afterwards.
 // Grid: most blocks of a sequence, chunks of all sequences times kv_heads; 256 threads.
-extern "C" __global__ void __launch_bounds__(256)
-    attend_any_split(const __grid_constant__ AttentionRows rows, const float* q, float* out, float* partials, u32* arrived,
-                     const __grid_constant__ AnyHeads sizes, const __grid_constant__ HeadOutputs outputs) {
+template <int ROWS>
+__device__ __forceinline__ void attend_any_split(const AttentionRows& rows, const float* q, float* out, float* partials,
+                                                 u32* arrived, const AnyHeads& sizes, const HeadOutputs& outputs) {
     DYNAMIC_SHARED(memory);
     __shared__ bool last;
     launch_dependents();
     wait_for_previous();
     const int unit = blockIdx.y, index = unit / sizes.kv_heads, group = sizes.heads / sizes.kv_heads;
     const AttentionRow& row = row_of_chunk(rows, index);
-    const int first = (index - row.first_chunk) * ANY_ROWS, thread = threadIdx.x;
-    const AnyChunk chunk = {*(AnyShared*)memory, row, sizes, unit % sizes.kv_heads, first, group};
-    AnyShared& shared = chunk.shared;
-    const int end = visible_keys(row, min(first + ANY_ROWS, row.tokens * group) - 1, group, 0);
+    const int first = (index - row.first_chunk) * ROWS, thread = threadIdx.x;
+    const AnyChunk<ROWS> chunk = {*(AnyShared<ROWS>*)memory, row, sizes, unit % sizes.kv_heads, first, group};
+    AnyShared<ROWS>& shared = chunk.shared;
+    const int end = visible_keys(row, min(first + ROWS, row.tokens * group) - 1, group, 0);
     const int from = first_block(row, first, group), base = from + blockIdx.x * KEY_BLOCK;
     const int blocks = (end - from + KEY_BLOCK - 1) / KEY_BLOCK, stride = sizes.value_dim + 2;
     if (base >= end) return;
-    float* all = partials + (size_t)unit * gridDim.x * ANY_ROWS * stride;
-    float* own = all + (size_t)blockIdx.x * ANY_ROWS * stride;
+    float* all = partials + (size_t)unit * gridDim.x * ROWS * stride;
+    float* own = all + (size_t)blockIdx.x * ROWS * stride;
     chunk.load(q);
     chunk.score(base, min(KEY_BLOCK, end - base));
     chunk.add_values(base, min(KEY_BLOCK, end - base), [&](int r, int column, float sum) { own[r * stride + column] = sum; });
-    if (thread < ANY_ROWS) {
+    if (thread < ROWS) {
         own[thread * stride + sizes.value_dim] = shared.largest[thread];
         own[thread * stride + sizes.value_dim + 1] = shared.totals[thread];
     }
@@ -213,13 +223,13 @@ extern "C" __global__ void __launch_bounds__(256)
     __threadfence();
 #pragma unroll 1
     for (int b = 0; b < blocks; b++) {
-        const float* block = all + (size_t)b * ANY_ROWS * stride;
-        if (thread < ANY_ROWS) {
+        const float* block = all + (size_t)b * ROWS * stride;
+        if (thread < ROWS) {
             const float* part = block + thread * stride + sizes.value_dim;
             chunk.merge(thread, from + b * KEY_BLOCK, part[0], part[1]);
         }
         __syncthreads();
-        for (int i = thread; i < ANY_ROWS * sizes.value_dim; i += 256) {
+        for (int i = thread; i < ROWS * sizes.value_dim; i += 256) {
             const int r = i / sizes.value_dim, column = i % sizes.value_dim;
             chunk.add(r, column, block[r * stride + column]);
         }
@@ -227,6 +237,21 @@ extern "C" __global__ void __launch_bounds__(256)
     }
     chunk.write(out, outputs);
 }
+
+#define ATTEND_ANY(queries)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(256, 2) attend_any_##queries(                                        \
+        const __grid_constant__ AttentionRows rows, const float* q, float* out, const __grid_constant__ AnyHeads sizes, \
+        const __grid_constant__ HeadOutputs outputs) {                                                               \
+        attend_any<queries>(rows, q, out, sizes, outputs);                                                           \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(256, 2) attend_any_split_##queries(                                  \
+        const __grid_constant__ AttentionRows rows, const float* q, float* out, float* partials, u32* arrived,       \
+        const __grid_constant__ AnyHeads sizes, const __grid_constant__ HeadOutputs outputs) {                       \
+        attend_any_split<queries>(rows, q, out, partials, arrived, sizes, outputs);                                  \
+    }
+
+ATTEND_ANY(4)
+ATTEND_ANY(16)
 
 // Rotations of heads. x, out: [tokens][heads][dim]; positions: [tokens][columns]; without axes each pair has the first.
 struct Rotations {

@@ -181,7 +181,7 @@ const std::map<std::string, Launch>& kernels() {
         KERNEL(medium_warpgroup_4_64x32), KERNEL(medium_warpgroup_4_64x64), KERNEL(medium_warpgroup_8_64x32),
         KERNEL(delta_64), KERNEL(delta_128), KERNEL(delta_inputs_64), KERNEL(delta_inputs_128), KERNEL(conv_state), KERNEL(delta_token_64), KERNEL(delta_token_128),
         KERNEL(heads), KERNEL(persistent), KERNEL(quantize), KERNEL(quantize_norm), KERNEL(quantize_gated),
-        KERNEL(quantize_gated_norm), KERNEL(rms_norm), KERNEL(embed_4), KERNEL(embed_8), KERNEL(embed_mxfp4), KERNEL(attend_any), KERNEL(attend_any_split), KERNEL(rope), KERNEL(append_heads), KERNEL(arithmetic), KERNEL(softcap), KERNEL(causal_conv),
+        KERNEL(quantize_gated_norm), KERNEL(rms_norm), KERNEL(embed_4), KERNEL(embed_8), KERNEL(embed_mxfp4), KERNEL(attend_any_4), KERNEL(attend_any_16), KERNEL(attend_any_split_4), KERNEL(attend_any_split_16), KERNEL(rope), KERNEL(append_heads), KERNEL(arithmetic), KERNEL(softcap), KERNEL(causal_conv),
         KERNEL(attend_few_64_4), KERNEL(attend_few_64_4_deep), KERNEL(attend_few_64_16), KERNEL(attend_many_64), KERNEL(attend_few_128_4), KERNEL(attend_few_128_4_deep),
         KERNEL(attend_few_128_16), KERNEL(attend_many_128), KERNEL(attend_few_256_4), KERNEL(attend_few_256_4_deep), KERNEL(attend_few_256_16),
         KERNEL(attend_many_256), KERNEL(attend_prompt_64), KERNEL(attend_prompt_128), KERNEL(attend_prompt_256),

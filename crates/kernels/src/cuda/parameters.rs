@@ -278,9 +278,6 @@ pub struct HeadOutputs {
     pub padding: i32,
 }
 
-/// Queries of a block of threads of attention with heads of any size.
-pub const ANY_QUERIES: i32 = 16;
-
 /// Heads of any size: their numbers and sizes, and numbers from one value to the next. A cap of 0 is
 /// none.
 #[derive(Clone, Copy, Debug)]
@@ -295,8 +292,9 @@ pub struct AnyHeads {
     pub cap: f32,
 }
 
-pub const fn any_shared(dim: usize, value_dim: usize) -> usize {
-    (256 * 16 + 8 * 16 + 6 * 16 + 16 * (dim + value_dim)) * 4
+/// Shared memory of such attention with `rows` queries.
+pub const fn any_shared(rows: usize, dim: usize, value_dim: usize) -> usize {
+    (256 + 8 + 6 + dim + value_dim) * rows * 4
 }
 
 /// Rotations of heads; `axes` may be 0: each pair has the first.

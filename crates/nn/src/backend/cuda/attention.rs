@@ -3,7 +3,7 @@
 
 use kernels::{
     RopePairs,
-    cuda::{ANY_QUERIES, AnyHeads, AttentionSpan, AttentionSpans, HeadOutputs, Rotations, any_shared},
+    cuda::{AnyHeads, AttentionSpan, AttentionSpans, HeadOutputs, Rotations, any_shared},
 };
 use mlx::{Array, Dtype, cuda::Arguments};
 
@@ -20,6 +20,9 @@ use crate::{KEY_BLOCK, KvBuffer, Rope, Softmax};
 pub(super) const ROWS: usize = 64;
 /// The largest angle that the kernels' sines are accurate for.
 const MAX_RADIANS: f32 = 1e6;
+/// Queries of a key head that a block of threads has.
+const FEW: i32 = 4;
+const MANY: i32 = 16;
 /// Most memory for results of blocks of keys, in numbers.
 const MOST_PARTIALS: usize = 1 << 25;
 
@@ -112,21 +115,25 @@ pub(super) fn attend_rows(
         scale: softmax.scale,
         cap: softmax.softcap.unwrap_or(0.0),
     };
-    let (spans, chunks) =
-        attention_spans(rows, |row| (row.tokens * heads / kv_heads + ANY_QUERIES - 1) / ANY_QUERIES);
-    let shared = any_shared(dim as usize, value_dim as usize);
+    let queries = |row: &Placed| row.tokens * heads / kv_heads;
+    let few = rows.iter().all(|row| queries(row) <= FEW);
+    let together = if few { FEW } else { MANY };
+    let (spans, chunks) = attention_spans(rows, |row| (queries(row) + together - 1) / together);
+    let shared = any_shared(together as usize, dim as usize, value_dim as usize);
     let arguments = Arguments::new().with(spans).with(q.device_address()).with(out.device_address());
     // Blocks of keys on multiprocessors that would have nothing to do.
     let (units, blocks) = (chunks * kv_heads, (longest + KEY_BLOCK - 1) / KEY_BLOCK);
-    let partials = units as usize * blocks as usize * (ANY_QUERIES * (value_dim + 2)) as usize;
+    let partials = units as usize * blocks as usize * (together * (value_dim + 2)) as usize;
     if blocks > 1 && units < device().multiprocessors as i32 && partials <= MOST_PARTIALS {
-        let partials = scratch_f32([units, blocks, ANY_QUERIES, value_dim + 2]);
+        let partials = scratch_f32([units, blocks, together, value_dim + 2]);
         let arguments =
             arguments.with(partials.pointer()).with(counters(units as usize)).with(sizes).with(outputs);
-        launch("attend_any_split", [blocks as usize, units as usize, 1], 256, shared, arguments);
+        let name = if few { "attend_any_split_4" } else { "attend_any_split_16" };
+        launch(name, [blocks as usize, units as usize, 1], 256, shared, arguments);
     } else {
+        let name = if few { "attend_any_4" } else { "attend_any_16" };
         let grid = [kv_heads as usize, chunks as usize, 1];
-        launch("attend_any", grid, 256, shared, arguments.with(sizes).with(outputs));
+        launch(name, grid, 256, shared, arguments.with(sizes).with(outputs));
     }
 }
 
