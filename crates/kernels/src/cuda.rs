@@ -2,9 +2,11 @@
 //! layout. Other crates compile and launch them.
 
 mod parameters;
+mod shared_memory;
 mod tiles;
 
 pub use parameters::*;
+pub use shared_memory::*;
 pub use tiles::{TILE_FEATURES, TileFormat, TiledLayout};
 
 /// Sources of kernels by name.

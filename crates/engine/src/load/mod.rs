@@ -235,8 +235,8 @@ fn choose_device(device: Option<Device>, checkpoint: &Checkpoint) -> Result<()> 
     }
 }
 
-/// Whether our kernels for GPUs read the format of most weights: affine codes in groups of 64 or 128,
-/// 4-bit floats in MXFP4, and floats but those of experts.
+/// Whether our kernels for GPUs read the format of most weights: affine codes in groups of 64 or
+/// 128, 4-bit floats in MXFP4, and floats but those of experts.
 fn has_kernels(checkpoint: &Checkpoint) -> Result<bool> {
     let config = checkpoint.config()?;
     let format = match checkpoint.random() {

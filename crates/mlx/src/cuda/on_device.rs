@@ -66,8 +66,8 @@ impl Operand {
     }
 }
 
-/// The result, if an operand is on the device, both are float32, and one is repeated to the shape of
-/// the other at most.
+/// The result, if an operand is on the device, both are float32, and one is repeated to the other's
+/// shape at most.
 #[track_caller]
 pub(crate) fn arithmetic(operation: Arithmetic, a: &Array, b: &Array) -> Option<Array> {
     let device =

@@ -69,6 +69,11 @@ impl Device {
         self.operations().last_kind
     }
 
+    /// Whether operations are queued that nothing has launched yet.
+    pub fn has_queued(&self) -> bool {
+        !self.operations().starts.is_empty()
+    }
+
     /// Whether the device has done everything launched so far, or has failed.
     fn is_idle(&self) -> bool {
         const NOT_READY: i32 = 600;

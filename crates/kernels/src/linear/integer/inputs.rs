@@ -97,8 +97,8 @@ pub(crate) const SMALLEST_POWER: u32 = (127 + 10) << 23;
 /// bits, 1.5 times 2^13 as much: it is added to a number of steps to round it, and taken off again.
 pub(crate) const ROUNDER: u32 = (13 << 23) | 0x0040_0000;
 
-/// Dequantisation parameters of a group of a row of `x`. Groups of 16 and 32 have the step of the 64
-/// inputs that they belong to.
+/// Dequantisation parameters of a group of a row of `x`. Groups of 16 and 32 have the step of the
+/// 64 inputs that they belong to.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct InputGroup {

@@ -29,7 +29,8 @@
 //!
 //! The code of a 4-bit float is twice its value plus 12, which is at least 0; the 12 are subtracted
 //! from the dot product. 4-bit floats have no bias. Inputs with one step whose magnitudes are below
-//! 1e-30 count as zeros; a magnitude above 1e30 or a NaN among them makes all outputs of the row NaN.
+//! 1e-30 count as zeros; a magnitude above 1e30 or a NaN among them makes all outputs of the row
+//! NaN.
 
 pub(crate) mod inputs;
 mod kernels;

@@ -1,141 +1,21 @@
-//! Attention of sequences with heads of any size, and what comes before it. The kernels are slower than
-//! those of [`core_attention`](super::core_attention), which has sizes of its own.
+//! Rotation, appending and attention as operations of their own, for layers that are no
+//! [`CoreAttention`](crate::CoreAttention).
 
 use kernels::{
     RopePairs,
-    cuda::{AnyHeads, AttentionSpan, AttentionSpans, HeadOutputs, Rotations, any_shared},
+    cuda::{HeadOutputs, Rotations},
 };
 use mlx::{Array, Dtype, cuda::Arguments};
 
 use super::{
     super::cpu,
-    launch::{
-        counters, device, empty, fall_back, into_resident, is_f32, launch, resident, resident_f32,
-        scratch_f32,
-    },
+    attend::{Placed, attend_rows},
+    launch::{empty, fall_back, into_resident, is_f32, launch, resident, resident_f32},
 };
-use crate::{KEY_BLOCK, KvBuffer, Rope, Softmax};
+use crate::{KvBuffer, Rope, Softmax};
 
-/// Sequences of a launch.
-pub(super) const ROWS: usize = 64;
 /// The largest angle that the kernels' sines are accurate for.
 const MAX_RADIANS: f32 = 1e6;
-/// Queries of a key head that a block of threads has.
-const FEW: i32 = 4;
-const MANY: i32 = 16;
-/// Most memory for results of blocks of keys, in numbers.
-const MOST_PARTIALS: usize = 1 << 25;
-
-/// The buffers of a sequence, and its first token among those of all.
-pub(super) struct Placed {
-    pub keys: Array,
-    pub values: Array,
-    pub start: i32,
-    pub tokens: i32,
-    pub past: i32,
-    /// Most keys that a query sees, its own included.
-    pub window: i32,
-}
-
-impl Placed {
-    /// Tokens before those that the row's first query sees.
-    pub(super) fn hidden(&self) -> i32 {
-        (self.past + 1 - self.window).max(0)
-    }
-
-    /// Whole blocks of them, in tokens: kernels get the buffers from there on.
-    pub(super) fn skipped(&self) -> i32 {
-        self.hidden() / KEY_BLOCK * KEY_BLOCK
-    }
-
-    /// Tokens that kernels get, the row's own included.
-    pub(super) fn length(&self) -> i32 {
-        self.past + self.tokens - self.skipped()
-    }
-
-    /// The addresses of those tokens' keys and values.
-    pub(super) fn buffers(&self) -> [u64; 2] {
-        [&self.keys, &self.values].map(|buffer| {
-            let offset = self.skipped() as u64 * buffer.dim(2) as u64 * size_of::<f32>() as u64;
-            buffer.device_address() + offset
-        })
-    }
-}
-
-/// Rows as kernels take them; each has `chunks` blocks of threads of its own.
-pub(super) fn attention_spans(rows: &[&Placed], chunks: impl Fn(&Placed) -> i32) -> (AttentionSpans, i32) {
-    let none = AttentionSpan {
-        keys: 0,
-        values: 0,
-        start: 0,
-        tokens: 0,
-        length: 0,
-        capacity: 0,
-        first_chunk: 0,
-        window: i32::MAX,
-    };
-    let mut spans = AttentionSpans { spans: [none; ROWS], count: rows.len() as i32, padding: 0 };
-    let mut first_chunk = 0;
-    for (span, row) in spans.spans.iter_mut().zip(rows) {
-        let [keys, values] = row.buffers();
-        *span = AttentionSpan {
-            keys,
-            values,
-            start: row.start,
-            tokens: row.tokens,
-            length: row.length(),
-            capacity: row.keys.dim(1),
-            first_chunk,
-            window: row.window,
-        };
-        first_chunk += chunks(row);
-    }
-    (spans, first_chunk)
-}
-
-/// Attention of at most [`ROWS`] sequences: queries `q` `[tokens, heads, dim]`; values of
-/// `value_dim` numbers may be parts of longer ones.
-#[track_caller]
-pub(super) fn attend_rows(
-    q: &Array,
-    rows: &[&Placed],
-    value_dim: i32,
-    softmax: &Softmax,
-    outputs: HeadOutputs,
-    out: &Array,
-) {
-    let Some(longest) = rows.iter().map(|row| row.length()).max() else { return };
-    let (heads, dim, kv_heads) = (q.dim(1), q.dim(2), rows[0].keys.dim(0));
-    let sizes = AnyHeads {
-        heads,
-        kv_heads,
-        dim,
-        value_dim,
-        value_stride: rows[0].values.dim(2),
-        scale: softmax.scale,
-        cap: softmax.softcap.unwrap_or(0.0),
-    };
-    let queries = |row: &Placed| row.tokens * heads / kv_heads;
-    let few = rows.iter().all(|row| queries(row) <= FEW);
-    let together = if few { FEW } else { MANY };
-    let (spans, chunks) = attention_spans(rows, |row| (queries(row) + together - 1) / together);
-    let shared = any_shared(together as usize, dim as usize, value_dim as usize);
-    let arguments = Arguments::new().with(spans).with(q.device_address()).with(out.device_address());
-    // Blocks of keys on multiprocessors that would have nothing to do.
-    let (units, blocks) = (chunks * kv_heads, (longest + KEY_BLOCK - 1) / KEY_BLOCK);
-    let partials = units as usize * blocks as usize * (together * (value_dim + 2)) as usize;
-    if blocks > 1 && units < device().multiprocessors as i32 && partials <= MOST_PARTIALS {
-        let partials = scratch_f32([units, blocks, together, value_dim + 2]);
-        let arguments =
-            arguments.with(partials.pointer()).with(counters(units as usize)).with(sizes).with(outputs);
-        let name = if few { "attend_any_split_4" } else { "attend_any_split_16" };
-        launch(name, [blocks as usize, units as usize, 1], 256, shared, arguments);
-    } else {
-        let name = if few { "attend_any_4" } else { "attend_any_16" };
-        let grid = [kv_heads as usize, chunks as usize, 1];
-        launch(name, grid, 256, shared, arguments.with(sizes).with(outputs));
-    }
-}
 
 /// Whether kernels take heads of these sizes and types.
 pub(super) fn has_kernels(arrays: &[&Array], dims: [i32; 2]) -> bool {

@@ -5,19 +5,16 @@ use kernels::{
     RopePairs,
     cuda::{
         ATTENTION_PARTIAL, ATTENTION_QUAD, ATTENTION_SLICE, HeadArrays, HeadOutputs, HeadSizes, HeadSpan,
-        HeadSpans, OperationKind, SHORT_ATTENTION_BLOCKS, TokenAttention, few_shared, many_queries,
-        many_shared, prompt_queries, prompt_shared,
+        HeadSpans, OperationKind, SHORT_ATTENTION_BLOCKS, TokenAttention,
     },
 };
 use mlx::{Array, Dtype, cuda::Arguments};
 
 use super::{
     super::cpu,
-    attention::{Placed, ROWS, append_to, are_near, attend_rows, attention_spans, has_kernels, rope},
-    launch::{
-        counters, device, empty, fall_back, into_resident, is_f32, launch, resident, resident_f32,
-        scratch_f32, zeros,
-    },
+    attend::{FEW, Placed, ROWS, attend_rows, attention_spans, is_own_size},
+    attention::{append_to, are_near, has_kernels, rope},
+    launch::{empty, fall_back, into_resident, is_f32, launch, resident, resident_f32, scratch_f32, zeros},
     persistent::{self, queue},
 };
 use crate::{CoreAttention, KEY_BLOCK, KvRow, RmsNorm};
@@ -30,8 +27,6 @@ pub(crate) struct DeviceAttention {
 
 /// Warps of a block of the kernel `heads`, each with a head.
 const HEAD_WARPS: usize = 8;
-/// Queries of a key head that a block of keys is given to a block of threads for.
-const FEW: i32 = 16;
 
 /// See [`CoreAttention::forward`].
 #[track_caller]
@@ -66,9 +61,7 @@ pub(crate) fn core_attention(
 
 /// Whether the faster kernels compute it.
 fn has_own_kernels(attention: &CoreAttention, positions: &Array) -> bool {
-    positions.ndim() == 1
-        && [64, 128, 256].contains(&attention.head_dim)
-        && attention.softmax.softcap.is_none()
+    positions.ndim() == 1 && is_own_size(attention.head_dim) && attention.softmax.softcap.is_none()
 }
 
 fn unsupported(q: &Array, rows: &[KvRow]) -> Option<&'static str> {
@@ -162,10 +155,9 @@ fn some_rows(
         attend_token(attention, &heads, &placed[0], outputs, out);
     } else {
         let queries = rotate_and_append(attention, qkv, positions, &placed, end);
-        let (few, many): (Vec<&Placed>, Vec<&Placed>) =
-            placed.iter().partition(|row| row.tokens * group <= FEW);
-        attend_few(attention, &queries, &few, outputs, out);
-        attend_many(attention, &queries, &many, outputs, out);
+        let queries = queries.reshape(&[-1, attention.heads, attention.head_dim]);
+        let all: Vec<&Placed> = placed.iter().collect();
+        attend_rows(&queries, &all, attention.head_dim, &attention.softmax, outputs, out);
     }
     put_back(rows, placed);
     end
@@ -255,43 +247,6 @@ fn query_stride(attention: &CoreAttention) -> i32 {
     if attention.output_gate { 2 * attention.head_dim } else { attention.head_dim }
 }
 
-#[track_caller]
-fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], outputs: HeadOutputs, out: &Array) {
-    let Some(longest) = rows.iter().map(|row| row.length()).max() else { return };
-    let CoreAttention { heads, kv_heads, head_dim: dim, .. } = attention;
-    let queries = rows.iter().map(|row| row.tokens * heads / kv_heads).max().unwrap_or(0);
-    let queries = if queries <= 4 { 4 } else { FEW };
-    let blocks = (longest + KEY_BLOCK - 1) / KEY_BLOCK;
-    let count = rows.len() as i32 * kv_heads;
-    let partials = scratch_f32([count, blocks, queries, dim + 2]);
-    let arrived = counters(count as usize);
-    let (spans, _) = attention_spans(rows, |_| 0);
-    let deep = queries == 4 && blocks * count <= device().multiprocessors as i32;
-    let name = match (dim, queries, deep) {
-        (64, 4, false) => "attend_few_64_4",
-        (64, 4, true) => "attend_few_64_4_deep",
-        (64, ..) => "attend_few_64_16",
-        (128, 4, false) => "attend_few_128_4",
-        (128, 4, true) => "attend_few_128_4_deep",
-        (128, ..) => "attend_few_128_16",
-        (_, 4, false) => "attend_few_256_4",
-        (_, 4, true) => "attend_few_256_4_deep",
-        _ => "attend_few_256_16",
-    };
-    let arguments = Arguments::new()
-        .with(spans)
-        .with(q.device_address())
-        .with(out.device_address())
-        .with(partials.pointer())
-        .with(arrived)
-        .with(*heads)
-        .with(*kv_heads)
-        .with(attention.softmax.scale)
-        .with(outputs);
-    let shared = few_shared(*dim as usize, queries as usize, deep);
-    launch(name, [blocks as usize, *kv_heads as usize, rows.len()], 256, shared, arguments);
-}
-
 /// Attention of a single token.
 #[track_caller]
 fn attend_token(attention: &CoreAttention, heads: &Heads, row: &Placed, outputs: HeadOutputs, out: &Array) {
@@ -334,54 +289,6 @@ fn attend_token(attention: &CoreAttention, heads: &Heads, row: &Placed, outputs:
     if !is_short {
         queue("merge", Merge, Arguments::new().with(own));
     }
-}
-
-#[track_caller]
-fn attend_many(attention: &CoreAttention, q: &Array, rows: &[&Placed], outputs: HeadOutputs, out: &Array) {
-    if rows.is_empty() {
-        return;
-    }
-    let CoreAttention { heads, kv_heads, head_dim: dim, .. } = attention;
-    let spans_of = |queries: usize| {
-        let queries = queries as i32;
-        attention_spans(rows, |row| (row.tokens * heads / kv_heads + queries - 1) / queries)
-    };
-    let (spans, chunks) = spans_of(prompt_queries(*dim as usize));
-    let is_prompt = fills_device(*dim, chunks * kv_heads);
-    let (spans, chunks) = if is_prompt { (spans, chunks) } else { spans_of(many_queries(*dim as usize)) };
-    let name = match (dim, is_prompt) {
-        (64, true) => "attend_prompt_64",
-        (64, false) => "attend_many_64",
-        (128, true) => "attend_prompt_128",
-        (128, false) => "attend_many_128",
-        (_, true) => "attend_prompt_256",
-        (_, false) => "attend_many_256",
-    };
-    let arguments = Arguments::new()
-        .with(spans)
-        .with(q.device_address())
-        .with(out.device_address())
-        .with(*heads)
-        .with(*kv_heads)
-        .with(attention.softmax.scale)
-        .with(outputs);
-    let (chunks, kv_heads) = (chunks as usize, *kv_heads as usize);
-    match is_prompt {
-        true => launch(name, [kv_heads, chunks, 1], 128, prompt_shared(*dim as usize), arguments),
-        false => launch(name, [chunks, kv_heads, 1], 256, many_shared(*dim as usize), arguments),
-    }
-}
-
-/// Whether `chunks` of a prompt keep the device busy; fewer are done sooner in smaller ones. No bit
-/// depends on it. Generations after 10 share less memory than the kernel needs.
-///
-/// Two chunks run at once on a multiprocessor. On an H200, those with heads of 256 were faster from
-/// 0.97 for each on, with heads of 128 from 1.94 on but not with 0.97.
-#[track_caller]
-fn fills_device(head_dim: i32, chunks: i32) -> bool {
-    let device = device();
-    let least_of_four = if head_dim == 256 { 3 } else { 6 };
-    matches!(device.capability.0, 9 | 10) && 4 * chunks >= least_of_four * device.multiprocessors as i32
 }
 
 /// The gates after the queries, if there are any, and sinks.

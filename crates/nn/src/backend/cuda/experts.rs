@@ -13,10 +13,9 @@ use mlx::{
 
 use super::{
     super::cpu,
-    launch::{device, empty, fall_back, is_f32, launch, resident, resident_f32, scratch},
-    linear::tiled,
-    matrix::DeviceMatrix,
-    products::{Layout, Product, QuantizedInputs, Source, gate_activation, has_warpgroups, parts},
+    launch::{device, empty, fall_back, gate_activation, is_f32, launch, resident, resident_f32, scratch},
+    matrix::{DeviceMatrix, tiled},
+    products::{Layout, Product, QuantizedInputs, Source, has_warpgroups, parts},
 };
 use crate::{
     Experts, Linear, Matrix, Mlp, Precision, StackedLinear,
@@ -159,11 +158,11 @@ pub(super) struct RowsByExpert<'a> {
     /// The expert of each row, uint32.
     chosen: Cow<'a, Array>,
     count: usize,
-    /// Inputs that are shared: by so many neighbouring rows.
+    /// Neighbouring rows that have the same inputs.
     share: i32,
     /// Rows of an expert that all tokens have, after the others: only of few rows.
     shared: SharedRows,
-    /// The order by expert, if there are more rows than `MAX_FEW`.
+    /// The order by expert, if rows are many.
     order: Option<Order>,
 }
 
@@ -183,8 +182,10 @@ struct Order {
     most_tiles: usize,
 }
 
-/// More rows than this are ordered by expert, so that those of one are multiplied together.
+/// More rows than this are ordered by expert, so that those of one are multiplied together; of a
+/// single one more than two.
 const MAX_FEW: usize = 64;
+const MAX_FEW_OF_ONE: usize = 2;
 /// Rows of an expert from which tiles of 64 are faster than those of 32.
 const MANY_OF_AN_EXPERT: usize = 48;
 
@@ -197,7 +198,8 @@ impl<'a> RowsByExpert<'a> {
         mut formats: impl Iterator<Item = TileFormat>,
     ) -> RowsByExpert<'a> {
         let (chosen, count) = (resident(indices), indices.size());
-        let order = (count > MAX_FEW).then(|| {
+        let most = if experts == 1 { MAX_FEW_OF_ONE } else { MAX_FEW };
+        let order = (count > most).then(|| {
             let wide = has_warpgroups()
                 && formats.all(|format| format.bits() == 4)
                 && count >= MANY_OF_AN_EXPERT * experts;

@@ -7,7 +7,6 @@ use mlx::{Array, Dtype, Result, cuda::Arguments};
 use super::{
     super::cpu,
     launch::{device, empty, launch, resident, resident_f32},
-    linear::output_shape,
 };
 use crate::{Linear, Matrix, Precision, precision, storage::WeightStorage};
 
@@ -87,4 +86,12 @@ pub(super) fn gather(weights: &Array, indices: &Array) -> Array {
     let name = if weights.dtype() == Dtype::Bfloat16 { "gather_bfloat16" } else { "gather_float32" };
     launch(name, [count as usize, 1, 1], 256, 0, arguments);
     out
+}
+
+/// The shape of a layer's outputs.
+#[track_caller]
+pub(super) fn output_shape(x: &Array, linear: &Linear) -> Vec<i32> {
+    let (inputs, outputs) = (linear.weight.inputs(), linear.weight.outputs());
+    assert_eq!(x.dim(-1), inputs, "x {:?} does not fit a weight of {inputs} inputs", x.shape());
+    [&x.shape()[..x.ndim() - 1], &[outputs]].concat()
 }

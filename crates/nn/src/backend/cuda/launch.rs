@@ -6,6 +6,7 @@ use std::{
     sync::{Mutex, OnceLock, PoisonError},
 };
 
+use kernels::{Activation, cuda::GateActivation};
 use mlx::{
     Array, Dtype,
     cuda::{Arguments, Buffer, Device},
@@ -122,4 +123,14 @@ pub(crate) fn take_fallbacks() -> Vec<&'static str> {
     let new: Vec<_> = all.difference(&reported).copied().collect();
     reported.extend(&new);
     new
+}
+
+/// An activation as kernels take it.
+pub(super) fn gate_activation(activation: Activation) -> GateActivation {
+    let (kind, limit) = match activation {
+        Activation::Silu => (0, 0.0),
+        Activation::GeluTanh => (1, 0.0),
+        Activation::ClampedSwish { limit } => (2, limit),
+    };
+    GateActivation { kind, limit }
 }

@@ -1,20 +1,13 @@
 //! Linear layers with quantised weights in tiles on the device.
 
-use kernels::{
-    Affine, FloatFormat, Microscaled, Weight,
-    cuda::{OperationKind, TileFormat, TiledLayout},
-};
-use mlx::{
-    Array, Dtype, FrozenArray, Result,
-    cuda::{Arguments, Buffer},
-    quant::{Mode, Quantized},
-};
+use kernels::cuda::{OperationKind, TileFormat};
+use mlx::{Array, Dtype, Result, cuda::Arguments};
 
 use super::{
     super::cpu,
-    floats::{float_product, gather, place_dense},
-    launch::{device, empty, fall_back, launch, resident, resident_f32},
-    matrix::DeviceMatrix,
+    floats::{float_product, gather, output_shape, place_dense},
+    launch::{empty, fall_back, launch, resident, resident_f32},
+    matrix::{DeviceMatrix, tiled},
     multiply::multiply,
     persistent::{self, queue},
     products::{Product, Source},
@@ -44,38 +37,6 @@ pub(crate) fn prepack(matrix: Matrix) -> Result<WeightStorage> {
             cpu::prepack(matrix)
         }
     }
-}
-
-/// A matrix, or a stack of them one after the other, in tiles.
-pub(super) fn tiled(weight: &Quantized) -> Result<Option<DeviceMatrix>> {
-    let frozen: Vec<FrozenArray> = weight.parts().map(FrozenArray::of).collect();
-    let view = match &frozen[..] {
-        [codes, scales, biases] if [scales, biases].iter().all(|part| part.dtype() == Dtype::Bfloat16) => {
-            Weight::Affine(Affine {
-                codes: codes.values(),
-                scales: kernels::Floats::Bf16(scales.values()),
-                biases: kernels::Floats::Bf16(biases.values()),
-                group_size: weight.quantization.group_size as usize,
-                bits: weight.quantization.bits as usize,
-            })
-        }
-        [codes, scales] if weight.quantization.mode == Mode::Mxfp4 => Weight::Microscaled(Microscaled {
-            codes: codes.values(),
-            scales: scales.values(),
-            format: FloatFormat::Mxfp4,
-        }),
-        _ => return Ok(None),
-    };
-    let (outputs, inputs) = (weight.codes.dim(-2), weight.inputs());
-    let features = weight.codes.size() / weight.codes.dim(-1) as usize;
-    let layout = TiledLayout::for_weight(&view, features, inputs as usize);
-    let Some(layout) = layout else { return Ok(None) };
-    let mut bytes = vec![0; layout.bytes()];
-    layout.pack(view, &mut bytes);
-    let buffer = Buffer::new(device(), bytes.len())?;
-    device().upload(buffer.pointer(), &bytes)?;
-    let tiles = device().array(buffer, &[bytes.len() as i32], Dtype::Uint8);
-    Ok(Some(DeviceMatrix { tiles, layout, outputs, inputs }))
 }
 
 impl Linear {
@@ -125,13 +86,6 @@ pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) ->
         Dtype::Float32 => outs,
         dtype => outs.into_iter().map(|out| out.astype(dtype)).collect(),
     }
-}
-
-#[track_caller]
-pub(super) fn output_shape(x: &Array, linear: &Linear) -> Vec<i32> {
-    let (inputs, outputs) = (linear.weight.inputs(), linear.weight.outputs());
-    assert_eq!(x.dim(-1), inputs, "x {:?} does not fit a weight of {inputs} inputs", x.shape());
-    [&x.shape()[..x.ndim() - 1], &[outputs]].concat()
 }
 
 /// See [`cpu::check_token_ids`]. Tokens in the device's memory are not read: its sampler chose them

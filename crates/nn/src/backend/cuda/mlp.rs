@@ -4,10 +4,11 @@ use mlx::{Array, cuda::Arguments};
 
 use super::{
     super::cpu,
-    launch::{empty, is_f32, launch, resident},
-    linear::{output_shape, project},
+    floats::output_shape,
+    launch::{empty, gate_activation, is_f32, launch, resident},
+    linear::project,
     multiply::multiply,
-    products::{Product, Source, gate_activation},
+    products::{Product, Source},
     residual::{add_product, add_projected},
 };
 use crate::{Activation, Linear, RmsNorm, residual::ResidualAdd};

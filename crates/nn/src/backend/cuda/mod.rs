@@ -3,6 +3,7 @@
 //! Arrays that kernels read are brought to the device, and stay there. What has no kernel is the
 //! CPU back end's, on copies in the host's memory; each such operation is reported once.
 
+mod attend;
 mod attention;
 mod conv;
 mod core_attention;

@@ -1,13 +1,13 @@
-//! Products of rows: affine matrices have kernels for each number of rows, those of 4-bit floats go to
-//! the kernels of experts, each as a stack of one.
+//! Products of rows: affine matrices have kernels for each number of rows, those of 4-bit floats go
+//! to the kernels of experts, each as a stack of one.
 
 use mlx::{Array, Dtype};
 
 use super::{
     experts::RowsByExpert,
     launch::zeros,
+    norm::gated_norm,
     products::{self, Product, Source},
-    residual::gated_norm,
 };
 
 /// All products of rows of inputs.

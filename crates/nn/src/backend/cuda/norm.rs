@@ -5,7 +5,7 @@ use mlx::{Array, cuda::Arguments};
 
 use super::{
     super::cpu,
-    launch::{empty, is_f32, launch, resident, resident_f32},
+    launch::{device, empty, is_f32, launch, resident, resident_f32},
     persistent::{self, queue},
 };
 use crate::RmsNorm;
@@ -36,7 +36,8 @@ fn norm_and_add(x: &Array, norm: &RmsNorm, stream: Option<&Array>) -> Array {
         .with(out.device_address())
         .with(size)
         .with(norm.eps);
-    if x.size() == size as usize && persistent::is_allowed() {
+    // Alone it takes less time as a kernel of its own.
+    if x.size() == size as usize && persistent::is_allowed() && device().has_queued() {
         queue("rms_norm", OperationKind::RmsNorm, arguments);
         return out;
     }
@@ -52,6 +53,23 @@ pub(super) fn add_normed(stream: &Array, x: &Array, norm: &RmsNorm) -> Array {
         true => norm_and_add(x, norm, Some(stream)),
         false => stream + norm.forward(x),
     }
+}
+
+/// `silu(gate) * norm(x)`, the norm over each head of `x`.
+#[track_caller]
+pub(super) fn gated_norm(x: &Array, gate: &Array, norm: &RmsNorm) -> Array {
+    assert_eq!(gate.shape(), x.shape(), "a gate for each value");
+    let (x, gate, out) = (resident_f32(x), resident_f32(gate), empty(x.shape()));
+    let dim = norm.weight.dim(0);
+    let arguments = Arguments::new()
+        .with(x.device_address())
+        .with(gate.device_address())
+        .with(norm.device_weight().device_address())
+        .with(out.device_address())
+        .with(dim)
+        .with(norm.eps);
+    launch("gated_norm", [out.size() / dim as usize, 1, 1], 32, 0, arguments);
+    out
 }
 
 impl RmsNorm {

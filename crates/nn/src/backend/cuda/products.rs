@@ -22,7 +22,7 @@ use super::{
     persistent::{self, ProductRow, queue, queue_product},
     skinny::{FewRows, Launch, ROW_VARIANTS, Variant},
 };
-use crate::{Activation, Linear, RmsNorm};
+use crate::{Linear, RmsNorm};
 
 /// What rows of inputs are made from.
 #[derive(Clone, Copy)]
@@ -46,16 +46,6 @@ pub(super) enum Source<'a> {
         gate: &'a Array,
         norm: &'a RmsNorm,
     },
-}
-
-/// An activation as kernels take it.
-pub(super) fn gate_activation(activation: Activation) -> GateActivation {
-    let (kind, limit) = match activation {
-        Activation::Silu => (0, 0.0),
-        Activation::GeluTanh => (1, 0.0),
-        Activation::ClampedSwish { limit } => (2, limit),
-    };
-    GateActivation { kind, limit }
 }
 
 /// Rows of inputs as integers.

@@ -1,14 +1,13 @@
 //! Products that are added to the residual stream.
 
-use mlx::{Array, cuda::Arguments};
+use mlx::Array;
 
 use super::{
     super::cpu,
-    floats::float_product,
-    launch::{empty, is_f32, launch, resident, resident_f32},
-    linear::output_shape,
+    floats::{float_product, output_shape},
+    launch::{empty, is_f32, resident},
     multiply::multiply,
-    norm::add_normed,
+    norm::{add_normed, gated_norm},
     products::{Product, Source},
 };
 use crate::{Linear, RmsNorm, residual::ResidualAdd, storage::WeightStorage};
@@ -43,23 +42,6 @@ pub(crate) fn add_gated_norm(
         return add_projected(residual, &gated_norm(x, gate, norm), linear);
     }
     add_product(residual, Source::GatedNorm { x, gate, norm }, x, linear)
-}
-
-/// `silu(gate) * norm(x)`, the norm over each head of `x`.
-#[track_caller]
-pub(super) fn gated_norm(x: &Array, gate: &Array, norm: &RmsNorm) -> Array {
-    assert_eq!(gate.shape(), x.shape(), "a gate for each value");
-    let (x, gate, out) = (resident_f32(x), resident_f32(gate), empty(x.shape()));
-    let dim = norm.weight.dim(0);
-    let arguments = Arguments::new()
-        .with(x.device_address())
-        .with(gate.device_address())
-        .with(norm.device_weight().device_address())
-        .with(out.device_address())
-        .with(dim)
-        .with(norm.eps);
-    launch("gated_norm", [out.size() / dim as usize, 1, 1], 32, 0, arguments);
-    out
 }
 
 /// The stream with the product of `source`, which has the shape of `x`, added.
