@@ -159,7 +159,7 @@ struct AnyChunk {
     }
 };
 
-// Grid: kv_heads, chunks of all sequences; 256 threads.
+// Grid: chunks of all sequences, kv_heads; 256 threads.
 template <int ROWS>
 __device__ __forceinline__ void attend_any(const AttentionRows& rows, const float* q, float* out, const AnyHeads& sizes,
                                            const HeadOutputs& outputs) {
@@ -167,10 +167,10 @@ __device__ __forceinline__ void attend_any(const AttentionRows& rows, const floa
     launch_dependents();
     wait_for_previous();
     // The last chunks see most keys: they start first.
-    const int index = gridDim.y - 1 - blockIdx.y, group = sizes.heads / sizes.kv_heads;
+    const int index = gridDim.x - 1 - blockIdx.x, group = sizes.heads / sizes.kv_heads;
     const AttentionRow& row = row_of_chunk(rows, index);
     const int first = (index - row.first_chunk) * ROWS;
-    const AnyChunk<ROWS> chunk = {*(AnyShared<ROWS>*)memory, row, sizes, (int)blockIdx.x, first, group};
+    const AnyChunk<ROWS> chunk = {*(AnyShared<ROWS>*)memory, row, sizes, (int)blockIdx.y, first, group};
     const int end = visible_keys(row, min(first + ROWS, row.tokens * group) - 1, group, 0);
     chunk.load(q);
 #pragma unroll 1

@@ -104,7 +104,7 @@ fn suited_options(options: &Options, model: &dyn Model) -> Options {
 /// once.
 pub(crate) fn report_fallbacks() {
     for calls in nn::take_row_calls() {
-        tracing::info!("MLX's kernels: {calls}");
+        tracing::info!("on MLX's GPU: {calls}");
     }
     for what in nn::take_fallbacks() {
         tracing::warn!("the GPU leaves to the CPU: {what}");
@@ -249,7 +249,8 @@ fn has_kernels(checkpoint: &Checkpoint) -> Result<bool> {
             Mode::Mxfp4 => true,
             Mode::Mxfp8 | Mode::Nvfp4 => false,
         },
-        None => has_mxfp4_experts(&config) || !has_experts(&config),
+        // Random experts are then floats, too.
+        None => !has_experts(&config) || checkpoint.random().is_none() && has_mxfp4_experts(&config),
     })
 }
 
@@ -273,13 +274,18 @@ fn kv_cache_dtype(options: &Options) -> Result<Option<mlx::Dtype>> {
     let Some(dtype) = options.kv_cache_dtype.map(mlx_dtype) else { return Ok(None) };
     match activation_dtype(options.dtype) {
         Some(activations) if activations == dtype => Ok(None),
-        Some(mlx::Dtype::Float32) if dtype == mlx::Dtype::Bfloat16 && !mlx::on_gpu() => Ok(Some(dtype)),
+        Some(mlx::Dtype::Float32) if dtype == mlx::Dtype::Bfloat16 && !on_any_gpu() => Ok(Some(dtype)),
         _ => Err(LoadError::Options(format!(
             "keys and values cannot be stored as {}: they have the type of the activations, or bfloat16 on the CPU \
              where those are float32",
             dtype.name()
         ))),
     }
+}
+
+/// Whether MLX's kernels or ours compute on a GPU.
+fn on_any_gpu() -> bool {
+    mlx::on_gpu() || mlx::cuda::in_use()
 }
 
 fn mlx_dtype(dtype: Dtype) -> mlx::Dtype {
@@ -341,6 +347,8 @@ mod tests {
         assert!(!random(4, 32) && !random(8, 32));
         let floats = |config| has_kernels(&Checkpoint::Random { config, quantization: None }).unwrap();
         assert!(floats(json!({})) && floats(json!({ "num_experts": 0 })));
+        let method = json!({ "quant_method": "mxfp4" });
+        assert!(!floats(json!({ "num_local_experts": 32, "quantization_config": method })));
         assert!(
             !floats(json!({ "num_experts": 8 }))
                 && !floats(json!({ "text_config": { "n_routed_experts": 4 } }))

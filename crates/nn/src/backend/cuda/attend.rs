@@ -245,7 +245,7 @@ fn attend_any(
         launch(name, [blocks as usize, units as usize, 1], 256, shared, arguments);
     } else {
         let name = if few { "attend_any_4" } else { "attend_any_16" };
-        let grid = [kv_heads as usize, chunks as usize, 1];
+        let grid = [chunks as usize, kv_heads as usize, 1];
         launch(name, grid, 256, shared, arguments.with(sizes).with(outputs));
     }
 }

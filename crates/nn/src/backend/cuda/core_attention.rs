@@ -102,7 +102,7 @@ fn with_heads_of_any_size(
     let (outputs, mut start) = (head_outputs(attention, &all_q), 0);
     for rows in rows.chunks_mut(ROWS) {
         let placed = place(attention, rows, start);
-        for row in &placed {
+        for row in placed.iter().filter(|row| row.tokens > 0) {
             let own = |x: &Array| x.slice(0, row.start, row.start + row.tokens);
             append_to(&row.keys, &own(&k), row.past);
             append_to(&row.values, &own(&v), row.past);

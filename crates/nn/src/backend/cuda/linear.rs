@@ -65,7 +65,7 @@ pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) ->
             }
             WeightStorage::Device(_) => project(x, norm, &[linear]).remove(0),
             WeightStorage::DeviceFloats(weights) => {
-                let normed = norm.map(|norm| norm.forward(x));
+                let normed = norm.map(|norm| norm.forward(&resident_f32(x)));
                 float_product(normed.as_ref().unwrap_or(x), linear, weights, None).astype(x.dtype())
             }
             _ => cpu::project(x, norm, &[linear]).remove(0),

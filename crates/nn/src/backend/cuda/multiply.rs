@@ -5,7 +5,7 @@ use mlx::{Array, Dtype};
 
 use super::{
     experts::RowsByExpert,
-    launch::zeros,
+    launch::{resident_f32, zeros},
     norm::gated_norm,
     products::{self, Product, Source},
 };
@@ -29,7 +29,8 @@ pub(super) fn multiply(source: Source, [rows, inputs]: [i32; 2], products: &[Pro
     let normed: Array;
     let source = match source {
         Source::Normed { x, norm } => {
-            normed = norm.forward(x);
+            // In float32, as kernels that make integers and norms at once compute it.
+            normed = norm.forward(&resident_f32(x));
             Source::Plain { x: &normed }
         }
         Source::GatedNorm { x, gate, norm } => {

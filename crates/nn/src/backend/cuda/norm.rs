@@ -32,7 +32,7 @@ fn norm_and_add(x: &Array, norm: &RmsNorm, stream: Option<&Array>) -> Array {
     let arguments = Arguments::new()
         .with(x.device_address())
         .with(weight.device_address())
-        .with(stream.map_or(0, |stream| stream.device_address()))
+        .with(stream.as_ref().map_or(0, |stream| stream.device_address()))
         .with(out.device_address())
         .with(size)
         .with(norm.eps);

@@ -192,6 +192,8 @@ struct Kind {
     /// The type of numbers, or of quantisation with its bits and the inputs of a group.
     weights: (&'static str, i32, i32),
     activations: &'static str,
+    /// The type of scales, if there are any.
+    scales: &'static str,
     /// Whether activations may be rounded to integers.
     rounds: bool,
 }
@@ -206,13 +208,17 @@ impl Kind {
             }
         };
         let (inputs, outputs) = (weight.inputs(), weight.outputs());
-        Kind { inputs, outputs, weights, activations: dtype.name(), rounds }
+        let scales = match weight {
+            Matrix::Dense(_) => "",
+            Matrix::Quantized(weight) => weight.scales.dtype().name(),
+        };
+        Kind { inputs, outputs, weights, activations: dtype.name(), scales, rounds }
     }
 }
 
 impl Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Kind { inputs, outputs, weights: (name, bits, group), activations, rounds: _ } = self;
+        let Kind { inputs, outputs, weights: (name, bits, group), activations, .. } = self;
         write!(f, "{outputs} x {inputs}, {name}")?;
         if *bits > 0 {
             write!(f, " of {bits} bits in groups of {group}")?;

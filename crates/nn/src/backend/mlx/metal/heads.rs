@@ -117,9 +117,20 @@ impl<'a> Heads<'a> {
         prepared.run(inputs)
     }
 
-    /// Random heads of some tokens, near and far.
+    /// Random heads of few tokens, whose positions MLX passes in another way, and of more.
     fn check(&self, attention: &CoreAttention, dtype: Dtype, positions: &Array) -> Result<bool> {
-        let tokens = 5;
+        Ok(self.check_tokens(5, attention, dtype, positions)?
+            && self.check_tokens(9, attention, dtype, positions)?)
+    }
+
+    /// Tokens near and far.
+    fn check_tokens(
+        &self,
+        tokens: i32,
+        attention: &CoreAttention,
+        dtype: Dtype,
+        positions: &Array,
+    ) -> Result<bool> {
         let q = random(1, &[tokens, self.heads * self.stride], dtype);
         let k = random(2, &[tokens, self.kv_heads * self.dim], dtype);
         let far: Vec<i32> = (0..tokens * self.columns).map(|i| i * i * 1009 % 100_000).collect();
