@@ -85,7 +85,8 @@ macro_rules! operator {
                 type Output = Array;
                 #[track_caller]
                 fn $method(self, other: f32) -> Array {
-                    ops::$op::$method(self, &Array::scalar(other, self.dtype()))
+                    on_device::arithmetic_with(Arithmetic::$arithmetic, self, other)
+                        .unwrap_or_else(|| ops::$op::$method(self, &Array::scalar(other, self.dtype())))
                 }
             }
             impl ops::$op<f32> for Array {

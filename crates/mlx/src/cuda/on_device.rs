@@ -45,7 +45,7 @@ pub(crate) enum Arithmetic {
     Divide = 3,
 }
 
-/// What one operand is to the kernel: numbers that repeat, or a constant.
+/// An operand as the kernel takes it: numbers that repeat, or a constant.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Operand {
@@ -55,23 +55,48 @@ struct Operand {
 }
 
 impl Operand {
-    fn of(device: &Device, array: &Array) -> crate::Result<(Operand, Option<Array>)> {
-        if array.size() == 1 && !array.on_device() {
-            let constant = array.to_vec::<f32>()?[0];
-            return Ok((Operand { values: 0, period: 1, constant }, None));
-        }
-        let array = device.resident(array)?.into_owned();
-        let own = Operand { values: array.device_address(), period: array.size() as i32, constant: 0.0 };
-        Ok((own, Some(array)))
+    fn constant(constant: f32) -> Operand {
+        Operand { values: 0, period: 1, constant }
     }
+
+    /// The numbers of an array on the device.
+    fn numbers(array: &Array) -> Operand {
+        Operand { values: array.device_address(), period: array.size() as i32, constant: 0.0 }
+    }
+}
+
+/// Computes numbers of a shape.
+fn compute(
+    device: &Device,
+    operation: Arithmetic,
+    [a, b]: [Operand; 2],
+    shape: &[i32],
+) -> crate::Result<Array> {
+    let out = device.empty(shape, Dtype::Float32)?;
+    let (count, address) = (out.size() as i32, out.device_address());
+    let arguments = Arguments::new().with(a).with(b).with(address).with(count).with(operation as i32);
+    device.launch("arithmetic", [out.size().div_ceil(256) as u32, 1, 1], 256, 0, &arguments)?;
+    Ok(out)
+}
+
+fn device_with_arithmetic() -> Option<&'static Device> {
+    device().filter(|device| device.has_kernel("arithmetic"))
+}
+
+/// The result with a constant, if the array is on the device, float32 and not empty.
+#[track_caller]
+pub(crate) fn arithmetic_with(operation: Arithmetic, a: &Array, constant: f32) -> Option<Array> {
+    let device =
+        device_with_arithmetic().filter(|_| a.on_device() && a.dtype() == Dtype::Float32 && a.size() > 0)?;
+    let operands = [Operand::numbers(a), Operand::constant(constant)];
+    Some(compute(device, operation, operands, a.shape()).unwrap_or_else(|e| panic!("{e}")))
 }
 
 /// The result, if an operand is on the device, both are float32, and one is repeated to the other's
 /// shape at most.
 #[track_caller]
 pub(crate) fn arithmetic(operation: Arithmetic, a: &Array, b: &Array) -> Option<Array> {
-    let device =
-        device().filter(|device| (a.on_device() || b.on_device()) && device.has_kernel("arithmetic"))?;
+    let device = device_with_arithmetic().filter(|_| a.on_device() || b.on_device())?;
     let larger = if a.size() >= b.size() && a.ndim() >= b.ndim() { a } else { b };
     let repeats =
         |x: &Array| x.size() == 1 && x.ndim() <= larger.ndim() || larger.shape().ends_with(x.shape());
@@ -80,13 +105,8 @@ pub(crate) fn arithmetic(operation: Arithmetic, a: &Array, b: &Array) -> Option<
     }
     let run = || -> crate::Result<Array> {
         // The arrays live until the launch.
-        let [(a, _a), (b, _b)] = [Operand::of(device, a)?, Operand::of(device, b)?];
-        let out = device.empty(larger.shape(), Dtype::Float32)?;
-        let count = out.size() as i32;
-        let arguments =
-            Arguments::new().with(a).with(b).with(out.device_address()).with(count).with(operation as i32);
-        device.launch("arithmetic", [out.size().div_ceil(256) as u32, 1, 1], 256, 0, &arguments)?;
-        Ok(out)
+        let [a, b] = [device.resident(a)?, device.resident(b)?];
+        compute(device, operation, [Operand::numbers(&a), Operand::numbers(&b)], larger.shape())
     };
     Some(run().unwrap_or_else(|e| panic!("{e}")))
 }

@@ -1,9 +1,12 @@
 //! Products with 4-bit floats in MXFP4.
 
-use lanner_nn::{Activation, Embedding, Linear, Mlp, Residual};
+use lanner_nn::{Activation, Embedding, Linear, Residual};
 use mlx::Array;
 
-use super::support::{array, bits, check, has_device, is_gpu, linear, norm, quantized_floats};
+use super::support::{
+    array, bits, block_outputs, check, gated_projection_outputs, has_device, is_gpu, linear, norm,
+    quantized_floats,
+};
 
 fn floats(seed: u64, size: [i32; 2], bias: bool) -> Linear {
     let bias = bias.then(|| array(seed + 1, &size[..1]));
@@ -50,23 +53,10 @@ fn layers_of_4_bit_floats_among_others_match_the_cpu() {
             Residual::new(&x, &norm).project([a, d, b, e, c]).map(|out| bits(&out))
         });
         check(&format!("{rows} rows of a block"), || {
-            let (hidden, inner) = (192, 640);
-            let layers = [floats(1, [inner, hidden], false), floats(2, [inner, hidden], false)];
-            let [gate, up] = layers;
-            let mlp = Mlp::new([gate, up, floats(3, [hidden, inner], true)], Activation::Silu);
-            let (x, norm, post) = (array(9, &[rows, hidden]), norm(4, hidden), norm(5, hidden));
-            let plain = mlp.add_to(&Residual::new(&x, &norm));
-            let sandwich = mlp.add_to(&Residual::new(&x, &norm).with_post_norm(&post));
-            [bits(&plain), bits(&sandwich), bits(&mlp.forward(&x))]
+            block_outputs(rows, Activation::Silu, |seed, size| floats(seed, size, seed == 3))
         });
         check(&format!("{rows} rows after norms of heads"), || {
-            let (dim, width) = (64, 384);
-            let layer = floats(6, [72, width], false);
-            let (stream, x, gate) =
-                (array(1, &[rows, 72]), array(2, &[rows, width]), array(3, &[rows, width]));
-            let (pre, heads) = (norm(4, 72), norm(5, dim));
-            let residual = Residual::new(&stream, &pre);
-            [bits(&residual.add_gated(&layer, &heads, &gate, &x)), bits(&residual.add_projected(&layer, &x))]
+            gated_projection_outputs([64, rows], |seed, size| floats(seed, size, false))
         });
     }
 }

@@ -1,9 +1,11 @@
 //! Products, and what is fused with them.
 
-use lanner_nn::{Activation, Embedding, Mlp, Residual, RmsNorm};
+use lanner_nn::{Activation, Embedding, Residual, RmsNorm};
 use mlx::Array;
 
-use super::support::{array, bits, check, has_device, is_gpu, linear, norm};
+use super::support::{
+    array, bits, block_outputs, check, gated_projection_outputs, has_device, is_gpu, linear, norm,
+};
 
 /// Row counts at the edges of what a launch takes at once.
 const ROWS: [i32; 12] = [1, 2, 4, 5, 8, 9, 32, 33, 64, 65, 128, 130];
@@ -148,17 +150,7 @@ fn mlp_added_to_the_stream_matches_the_cpu() {
     for rows in [1, 6, 12, 33, 70] {
         for activation in [Activation::Silu, Activation::GeluTanh] {
             check(&format!("{rows} rows, {activation:?}"), || {
-                let (hidden, inner) = (192, 640);
-                let layer = |seed, size| linear(seed, size, 4, false);
-                let mlp = Mlp::new(
-                    [layer(1, [inner, hidden]), layer(2, [inner, hidden]), layer(3, [hidden, inner])],
-                    activation,
-                );
-                let (x, norm) = (array(9, &[rows, hidden]), norm(4, hidden));
-                let post = super::support::norm(5, hidden);
-                let plain = mlp.add_to(&Residual::new(&x, &norm));
-                let sandwich = mlp.add_to(&Residual::new(&x, &norm).with_post_norm(&post));
-                [bits(&plain), bits(&sandwich), bits(&mlp.forward(&x))]
+                block_outputs(rows, activation, |seed, size| linear(seed, size, 4, false))
             });
         }
     }
@@ -171,13 +163,7 @@ fn gated_output_projection_matches_the_cpu() {
     }
     for (dim, rows) in [(64, 1), (128, 5), (64, 12), (64, 40), (128, 70), (32, 3)] {
         check(&format!("heads of {dim}, {rows} rows"), || {
-            let width = 3 * 128;
-            let layer = linear(6, [72, width], 4, false);
-            let (stream, x, gate) =
-                (array(1, &[rows, 72]), array(2, &[rows, width]), array(3, &[rows, width]));
-            let (pre, heads) = (norm(4, 72), norm(5, dim));
-            let residual = Residual::new(&stream, &pre);
-            [bits(&residual.add_gated(&layer, &heads, &gate, &x)), bits(&residual.add_projected(&layer, &x))]
+            gated_projection_outputs([dim, rows], |seed, size| linear(seed, size, 4, false))
         });
     }
 }

@@ -2,7 +2,9 @@
 
 use std::{panic::Location, path::PathBuf, sync::OnceLock};
 
-use lanner_nn::{KernelOptions, Linear, Matrix, RmsNorm, quantize, set_kernel_options};
+use lanner_nn::{
+    Activation, KernelOptions, Linear, Matrix, Mlp, Residual, RmsNorm, quantize, set_kernel_options,
+};
 use mlx::{
     Array, Dtype,
     quant::{Mode, Quantization},
@@ -136,6 +138,36 @@ pub(crate) fn quantized(seed: u64, shape: &[i32], [bits, group_size]: [i32; 2]) 
     let quantization = Quantization { mode: Mode::Affine, group_size, bits };
     let weight = array(seed, shape).astype(Dtype::Bfloat16);
     Matrix::Quantized(quantize(&weight, quantization)).in_kernel_groups()
+}
+
+/// The outputs of a feed-forward block of random layers: added to the stream, after a norm too, and
+/// alone.
+pub(crate) fn block_outputs(
+    rows: i32,
+    activation: Activation,
+    layer: impl Fn(u64, [i32; 2]) -> Linear,
+) -> [Vec<u32>; 3] {
+    let (hidden, inner) = (192, 640);
+    let layers = [layer(1, [inner, hidden]), layer(2, [inner, hidden]), layer(3, [hidden, inner])];
+    let mlp = Mlp::new(layers, activation);
+    let (x, pre, post) = (array(9, &[rows, hidden]), norm(4, hidden), norm(5, hidden));
+    let plain = mlp.add_to(&Residual::new(&x, &pre));
+    let sandwich = mlp.add_to(&Residual::new(&x, &pre).with_post_norm(&post));
+    [bits(&plain), bits(&sandwich), bits(&mlp.forward(&x))]
+}
+
+/// The outputs of a projection of 384 gated inputs, normed in heads of `dim`, and of one of the
+/// inputs as they are.
+pub(crate) fn gated_projection_outputs(
+    [dim, rows]: [i32; 2],
+    layer: impl Fn(u64, [i32; 2]) -> Linear,
+) -> [Vec<u32>; 2] {
+    let width = 384;
+    let layer = layer(6, [72, width]);
+    let (stream, x, gate) = (array(1, &[rows, 72]), array(2, &[rows, width]), array(3, &[rows, width]));
+    let (pre, heads) = (norm(4, 72), norm(5, dim));
+    let residual = Residual::new(&stream, &pre);
+    [bits(&residual.add_gated(&layer, &heads, &gate, &x)), bits(&residual.add_projected(&layer, &x))]
 }
 
 /// The same of 4-bit floats in MXFP4.

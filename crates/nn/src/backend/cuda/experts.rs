@@ -246,7 +246,7 @@ impl<'a> RowsByExpert<'a> {
         for format in [TileFormat::Affine4, TileFormat::Affine8, TileFormat::Mxfp4] {
             let own: Vec<Product> =
                 products.iter().filter(|product| product.format() == format).copied().collect();
-            // As many as a launch takes.
+            // A launch takes four.
             for products in own.chunks(4) {
                 self.multiply_by(&quantized, format, products);
             }
